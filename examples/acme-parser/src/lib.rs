@@ -1,0 +1,1 @@
+//! A parser for a made-up format, the subject of the tutorial.

@@ -1,0 +1,1 @@
+//! What an extension author depends on: bindings, streaming parser engine, native test harness.

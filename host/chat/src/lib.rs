@@ -1,0 +1,4 @@
+//! Messages to prompt and text to events. Output workers are OS threads that own each stream's
+//! detokenizer, stop strings and parser session.
+
+pub mod parser;

@@ -1,0 +1,120 @@
+//! What is asked of the engine and what it answers: the types that cross its boundary.
+
+/// A request, unique for the life of the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestId(pub u64);
+
+/// One entry of a logit bias.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TokenBias {
+    /// Token id.
+    pub token: u32,
+    /// Added to its logit.
+    pub bias: f32,
+}
+
+/// How tokens are chosen and when a sequence ends. Checked by [`SamplingParams::validate`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct SamplingParams {
+    /// Most output tokens, at least 1.
+    pub max_tokens: u32,
+    /// End-of-sequence and stop tokens are masked before this many output tokens.
+    pub min_tokens: u32,
+    /// 0 is greedy.
+    pub temperature: f32,
+    /// 0 is off.
+    pub top_k: u32,
+    /// In (0, 1]; 1 is off.
+    pub top_p: f32,
+    /// In [0, 1]; 0 is off.
+    pub min_p: f32,
+    /// Same seed, same prompt, same output. None: the runner draws one.
+    pub seed: Option<u64>,
+    /// In [-2, 2], once per token that occurs in the output.
+    pub presence_penalty: f32,
+    /// In [-2, 2], per occurrence in the output.
+    pub frequency_penalty: f32,
+    /// > 0; 1 is off; over prompt and output.
+    pub repetition_penalty: f32,
+    /// Added to the logits first of all.
+    pub logit_bias: Vec<TokenBias>,
+    /// End the sequence; the token is the last one of the output.
+    pub stop_token_ids: Vec<u32>,
+    /// The model's end-of-sequence tokens do not end the sequence (and are masked).
+    pub ignore_eos: bool,
+    /// Log-probabilities: `Some(0)` the chosen token's only, `Some(k)` also the top k.
+    pub logprobs: Option<u32>,
+}
+
+impl Default for SamplingParams {
+    fn default() -> Self {
+        SamplingParams {
+            max_tokens: 16,
+            min_tokens: 0,
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            seed: None,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            repetition_penalty: 1.0,
+            logit_bias: Vec::new(),
+            stop_token_ids: Vec::new(),
+            ignore_eos: false,
+            logprobs: None,
+        }
+    }
+}
+
+/// Why a sequence ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FinishReason {
+    /// An end-of-sequence or stop token (given), which is in the output.
+    Stop(u32),
+    /// `max_tokens` or the model's context was reached.
+    Length,
+    /// The client went away or a stop string was found.
+    Abort,
+    /// This sequence failed (NaN logits, device failure); `StepOutput::error` says why.
+    Error,
+}
+
+/// One token with its log-probability (natural log, of the raw logits' softmax).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Logprob {
+    /// Token id.
+    pub token: u32,
+    /// ln p.
+    pub logprob: f32,
+    /// 1 is the most likely.
+    pub rank: u32,
+}
+
+/// Log-probabilities at one output position.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TokenLogprobs {
+    /// Of the token that was chosen.
+    pub chosen: Logprob,
+    /// The most likely ones, best first.
+    pub top: Vec<Logprob>,
+}
+
+/// What one step did for one sequence. A step hands over all of them at once.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepOutput {
+    /// Whose.
+    pub request: RequestId,
+    /// Which of the request's `n` sequences.
+    pub index: u32,
+    /// The new token; none when the sequence ended without one.
+    pub token: Option<u32>,
+    /// When asked for.
+    pub logprobs: Option<Box<TokenLogprobs>>,
+    /// Set once, in the sequence's last output.
+    pub finish: Option<FinishReason>,
+    /// With [`FinishReason::Error`].
+    pub error: Option<String>,
+    /// Prompt tokens that came from the prefix cache.
+    pub num_cached_tokens: u32,
+}

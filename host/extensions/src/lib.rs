@@ -1,0 +1,1 @@
+//! The sandbox host: admission, compilation, stores, limits of WebAssembly components.

@@ -1,0 +1,1 @@
+//! Weight files and architectures: GGUF, safetensors, ArchSpec, lowering to a Program.

@@ -1,0 +1,1 @@
+//! Extension blobs, names, versions and bindings on disk.

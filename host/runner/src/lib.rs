@@ -1,0 +1,3 @@
+//! Rows, step inputs, sampler; `worker` owns the engine thread.
+
+pub mod handle;

@@ -1,0 +1,1 @@
+//! OpenAI and admin routes over HTTP, SSE, metrics.

@@ -1,0 +1,1 @@
+//! CPU backend: AVX-512 and AVX2 kernels with run-time dispatch.

@@ -1,0 +1,1 @@
+//! Scalar oracle backend: plain loops, one op per function.

@@ -1,0 +1,1 @@
+//! Output parser llama3_json.

@@ -1,0 +1,1 @@
+//! End-to-end tests: conformance, hostile components, reference models, OpenAI clients.
