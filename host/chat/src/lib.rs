@@ -2,3 +2,4 @@
 //! detokenizer, stop strings and parser session.
 
 pub mod parser;
+pub mod stream;
