@@ -1,0 +1,178 @@
+//! `cargo xtask guests`: each parser crate to a component, and their descriptors to an index.
+//!
+//! Writes `target/guests/{NAME.wasm,index.json}`. The server embeds both; a component that imports
+//! anything at all is refused here, as it would be at upload.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use crate::shell;
+use crate::wasm_rust::{TARGET, WasmRust};
+
+/// Largest component that we ship.
+const MAX_COMPONENT_BYTES: usize = 100 * 1024;
+
+/// Which host build runs `describe`: the one that the caller needs anyway.
+#[derive(Clone, Copy)]
+pub enum Profile {
+    /// Tests.
+    Ci,
+    /// The demo.
+    Release,
+}
+
+impl Profile {
+    /// Its name for cargo.
+    pub fn name(self) -> &'static str {
+        match self {
+            Profile::Ci => "ci",
+            Profile::Release => "release",
+        }
+    }
+}
+
+/// One line of `index.json`.
+#[derive(Serialize)]
+struct Entry {
+    name: String,
+    file: String,
+    digest: String,
+    size: usize,
+    descriptor: serde_json::Value,
+}
+
+/// Builds every crate under `parsers/` and the example, then asks each to describe itself.
+pub fn run(profile: Profile) -> Result<()> {
+    let rust = WasmRust::find()?;
+    let out = shell::root().join("target/guests");
+    fs::create_dir_all(&out)?;
+    let mut built = Vec::new();
+    for package in packages()? {
+        let module = compile(&rust, &package)?;
+        let component = componentize(&module).with_context(|| package.clone())?;
+        let name = package.strip_prefix("tenon-parser-").unwrap_or(&package).replace('-', "_");
+        let path = out.join(format!("{name}.wasm"));
+        write_if_changed(&path, &component)?;
+        built.push(path);
+    }
+    // The example is for upload: it is built beside the others but not embedded.
+    let example = componentize(&compile(&rust, "acme-parser")?)?;
+    let example_dir = out.join("examples");
+    fs::create_dir_all(&example_dir)?;
+    write_if_changed(&example_dir.join("acme.wasm"), &example)?;
+
+    let descriptors = describe(profile, &built)?;
+    let mut index = Vec::new();
+    for path in &built {
+        let bytes = fs::read(path)?;
+        let file = file_name(path);
+        let descriptor = descriptors.get(&file).with_context(|| format!("no answer: {file}"))?;
+        let name = descriptor["name"].as_str().context("a descriptor has no name")?.to_owned();
+        ensure!(file == format!("{name}.wasm"), "`{file}` describes itself as `{name}`");
+        let digest = format!("sha256:{:x}", Sha256::digest(&bytes));
+        println!("{name:12} {:6} bytes  {digest}", bytes.len());
+        ensure!(
+            bytes.len() <= MAX_COMPONENT_BYTES,
+            "`{file}` has {} bytes; the limit is {MAX_COMPONENT_BYTES}",
+            bytes.len()
+        );
+        index.push(Entry { name, file, digest, size: bytes.len(), descriptor: descriptor.clone() });
+    }
+    let text = serde_json::to_string_pretty(&index)? + "\n";
+    write_if_changed(&out.join("index.json"), text.as_bytes())?;
+    Ok(())
+}
+
+fn packages() -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(shell::root().join("parsers"))? {
+        let manifest = entry?.path().join("Cargo.toml");
+        let text = fs::read_to_string(&manifest)
+            .with_context(|| format!("cannot read {}", manifest.display()))?;
+        let manifest: toml::Value = toml::from_str(&text)?;
+        let name = manifest["package"]["name"].as_str().context("a package has no name")?;
+        names.push(name.to_owned());
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn compile(rust: &WasmRust, package: &str) -> Result<PathBuf> {
+    let target_dir = rust.target_dir();
+    let remap = format!("--remap-path-prefix={}=/tenon", shell::root().display());
+    let home = std::env::var("CARGO_HOME")
+        .or_else(|_| std::env::var("HOME").map(|home| home + "/.cargo"))
+        .context("neither CARGO_HOME nor HOME is set")?;
+    let remap_home = format!("--remap-path-prefix={home}=/cargo");
+    let mut cargo = rust.cargo()?;
+    cargo
+        .args(["rustc", "--quiet", "--locked", "--lib", "--package", package])
+        .args(["--target", TARGET, "--profile", "guest", "--crate-type", "cdylib"])
+        .arg("--target-dir")
+        .arg(&target_dir)
+        .args(rust.flags())
+        .env("CARGO_INCREMENTAL", "0")
+        .env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS", format!("{remap} {remap_home}"));
+    shell::run(&mut cargo)?;
+    let file = format!("{}.wasm", package.replace('-', "_"));
+    Ok(target_dir.join(TARGET).join("guest").join(file))
+}
+
+/// Core module to component; refuses imports.
+fn componentize(module: &Path) -> Result<Vec<u8>> {
+    let bytes =
+        fs::read(module).with_context(|| format!("cannot read {}", module.display()))?;
+    let mut encoder = wit_component::ComponentEncoder::default();
+    let component = encoder.validate(true).module(&bytes)?.encode()?;
+    let imports = imports(&component)?;
+    if !imports.is_empty() {
+        bail!("imports {imports:?}; a parser may import nothing");
+    }
+    Ok(component)
+}
+
+fn imports(component: &[u8]) -> Result<Vec<String>> {
+    use wasmparser::{Parser, Payload};
+    let mut depth = 0usize;
+    let mut names = Vec::new();
+    for payload in Parser::new(0).parse_all(component) {
+        match payload? {
+            Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
+            Payload::End(_) => depth = depth.saturating_sub(1),
+            Payload::ComponentImportSection(section) if depth == 0 => {
+                for import in section {
+                    names.push(import?.name.name.to_owned());
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(names)
+}
+
+/// Runs each component's `describe` in the sandbox host: `{file name: descriptor}`.
+fn describe(profile: Profile, files: &[PathBuf]) -> Result<BTreeMap<String, serde_json::Value>> {
+    let mut cargo = shell::cargo();
+    cargo
+        .args(["run", "--quiet", "--locked", "--profile", profile.name()])
+        .args(["--package", "tenon-extensions", "--bin", "tenon-describe", "--"])
+        .args(files);
+    let text = shell::output(&mut cargo)?;
+    serde_json::from_str(&text).context("tenon-describe printed no JSON")
+}
+
+fn write_if_changed(path: &Path, bytes: &[u8]) -> Result<()> {
+    if fs::read(path).is_ok_and(|old| old == bytes) {
+        return Ok(());
+    }
+    fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().expect("built by us with a name").to_string_lossy().into_owned()
+}
