@@ -125,8 +125,7 @@ fn compile(rust: &WasmRust, package: &str) -> Result<PathBuf> {
 
 /// Core module to component; refuses imports.
 fn componentize(module: &Path) -> Result<Vec<u8>> {
-    let bytes =
-        fs::read(module).with_context(|| format!("cannot read {}", module.display()))?;
+    let bytes = fs::read(module).with_context(|| format!("cannot read {}", module.display()))?;
     let mut encoder = wit_component::ComponentEncoder::default();
     let component = encoder.validate(true).module(&bytes)?.encode()?;
     let imports = imports(&component)?;

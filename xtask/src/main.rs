@@ -22,7 +22,14 @@ usage: cargo xtask TASK
   fetch-models [NAME ...]          fetch reference models into the cache (smollm2 gemma3 qwen0.5b)
   tidy                             check dependency rules, file hygiene and the word list";
 
-fn main() -> Result<()> {
+fn main() {
+    if let Err(error) = run() {
+        eprintln!("error: {error:#}");
+        std::process::exit(1);
+    }
+}
+
+fn run() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let rest = args.get(1..).unwrap_or_default();
     std::env::set_current_dir(shell::root())?;

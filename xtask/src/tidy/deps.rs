@@ -25,7 +25,10 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "tenon-text",
         ],
     ),
-    ("tenon-server", &["tenon-chat", "tenon-engine", "tenon-registry", "tenon-runner", "tenon-text"]),
+    (
+        "tenon-server",
+        &["tenon-chat", "tenon-engine", "tenon-registry", "tenon-runner", "tenon-text"],
+    ),
     ("tenon-chat", &["tenon-engine", "tenon-text"]),
     ("tenon-runner", &["tenon-backend", "tenon-engine", "tenon-model", "tenon-text"]),
     ("tenon-model", &["tenon-backend"]),
