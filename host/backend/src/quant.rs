@@ -3,6 +3,12 @@
 //! Layouts follow the GGUF specification (ggml block types). Decoding here is the definition that
 //! the fast kernels are tested against.
 
+mod dequantize;
+mod quantize;
+
+pub use dequantize::{dequantize_row, k_scale_min};
+pub use quantize::quantize_row;
+
 /// How a row of weights is encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
@@ -21,6 +27,21 @@ pub enum DType {
 }
 
 impl DType {
+    /// Every encoding, for tests and tables.
+    pub const ALL: [DType; 11] = [
+        DType::F32,
+        DType::F16,
+        DType::BF16,
+        DType::Q4_0,
+        DType::Q4_1,
+        DType::Q5_0,
+        DType::Q5_1,
+        DType::Q8_0,
+        DType::Q4K,
+        DType::Q5K,
+        DType::Q6K,
+    ];
+
     /// Elements in one block.
     pub fn block_len(self) -> usize {
         match self {
