@@ -1,8 +1,24 @@
 //! Sans-IO engine: sequences, block pool, prefix cache, scheduler, step. No clock, no files, no
 //! threads, no locks: `runner::worker` owns it and drives it.
 
+pub mod config;
+pub mod engine;
+pub mod hash;
+pub mod params;
+pub mod plan;
+pub mod pool;
 pub mod request;
+mod scheduler;
+pub mod sequence;
+pub mod stats;
 
+pub use config::{ConfigError, EngineConfig};
+pub use engine::{AddError, Engine, NewRequest};
+pub use params::ParamError;
+pub use plan::{Admitted, Row, Sampled, Scheduled, StepPlan};
+pub use pool::{BlockId, BlockPool};
 pub use request::{
     FinishReason, Logprob, RequestId, SamplingParams, StepOutput, TokenBias, TokenLogprobs,
 };
+pub use sequence::SeqId;
+pub use stats::EngineStats;

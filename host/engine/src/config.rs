@@ -1,0 +1,167 @@
+//! Limits of the engine, checked once at start, and what they mean for a request.
+
+use crate::params::{MAX_N, ParamError};
+
+/// Limits of the engine. All of them are memory: nothing grows beyond them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineConfig {
+    /// KV blocks in the pool.
+    pub num_blocks: usize,
+    /// Slots in a block.
+    pub block_size: usize,
+    /// Rows: most sequences that run at once.
+    pub max_num_seqs: usize,
+    /// Token budget of a step, prefill and decode together; at least `max_num_seqs`.
+    pub max_step_tokens: usize,
+    /// Most prompt tokens that one sequence gets in a step while others run or wait, so that a
+    /// long prompt neither delays their next token by much nor keeps short prompts out.
+    pub max_prefill_chunk: usize,
+    /// Longest sequence, prompt and output together.
+    pub max_model_len: usize,
+    /// Most sequences that wait for a row.
+    pub max_waiting: usize,
+    /// Reuse full blocks between sequences with the same tokens and salt.
+    pub prefix_caching: bool,
+    /// Per-process secret of the block hash. Draw it at random: who knows it can forge collisions.
+    pub hash_key: [u8; 16],
+    /// Tokens that end a sequence unless `ignore_eos`.
+    pub eos_token_ids: Vec<u32>,
+}
+
+/// A limit that cannot work.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field} is `{value}`; {advice}")]
+pub struct ConfigError {
+    /// Which field of [`EngineConfig`].
+    pub field: &'static str,
+    /// Its value.
+    pub value: usize,
+    /// What would work.
+    pub advice: String,
+}
+
+impl EngineConfig {
+    /// Checks that the limits fit together.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let non_zero = [
+            ("num_blocks", self.num_blocks),
+            ("block_size", self.block_size),
+            ("max_num_seqs", self.max_num_seqs),
+            ("max_prefill_chunk", self.max_prefill_chunk),
+        ];
+        for (field, value) in non_zero {
+            if value == 0 {
+                return Err(ConfigError { field, value, advice: "use 1 or more".into() });
+            }
+        }
+        if self.max_model_len < 2 {
+            let advice = "use 2 or more: a prompt token and an output token".into();
+            return Err(ConfigError { field: "max_model_len", value: self.max_model_len, advice });
+        }
+        if self.max_step_tokens < self.max_num_seqs {
+            let advice = format!("use at least max_num_seqs, `{}`", self.max_num_seqs);
+            let value = self.max_step_tokens;
+            return Err(ConfigError { field: "max_step_tokens", value, advice });
+        }
+        // Block ids, rows, positions and KV slots are u32 on every backend.
+        let sizes = [
+            ("num_blocks", self.num_blocks.saturating_mul(self.block_size)),
+            ("max_step_tokens", self.max_step_tokens),
+            ("max_model_len", self.max_model_len),
+            ("max_num_seqs", self.max_num_seqs.saturating_add(self.max_waiting)),
+        ];
+        for (field, value) in sizes {
+            if value > i32::MAX as usize {
+                let advice = format!("use at most {} (slots in all, for blocks)", i32::MAX);
+                return Err(ConfigError { field, value, advice });
+            }
+        }
+        Ok(())
+    }
+
+    /// Longest sequence that the model *and* the block pool can hold.
+    pub fn max_seq_len(&self) -> usize {
+        self.max_model_len.min(self.num_blocks * self.block_size)
+    }
+
+    /// Most sequences alive at once, running and waiting.
+    pub fn max_live_seqs(&self) -> usize {
+        self.max_num_seqs + self.max_waiting
+    }
+
+    /// Checks that a request can ever run: the prompt leaves room for one output token.
+    pub fn check_request(&self, prompt_len: usize, n: u32) -> Result<(), ParamError> {
+        if prompt_len == 0 {
+            return Err(ParamError::new(
+                "prompt",
+                "prompt has `0` tokens; send at least one".into(),
+            ));
+        }
+        let max_n = self.max_live_seqs().min(MAX_N as usize);
+        if n == 0 || n as usize > max_n {
+            return Err(ParamError::new("n", format!("n is `{n}`; use a value from 1 to {max_n}")));
+        }
+        if prompt_len < self.max_seq_len() {
+            return Ok(());
+        }
+        let (blocks, size) = (self.num_blocks, self.block_size);
+        let message = format!(
+            "prompt has `{prompt_len}` tokens and leaves no room for an output token: max_model_len \
+             is {} and the KV cache holds {} ({blocks} blocks of {size}); shorten it to at most {}",
+            self.max_model_len,
+            blocks * size,
+            self.max_seq_len() - 1,
+        );
+        Err(ParamError::new("prompt", message))
+    }
+}
+
+#[cfg(test)]
+pub(crate) fn test_config() -> EngineConfig {
+    EngineConfig {
+        num_blocks: 16,
+        block_size: 4,
+        max_num_seqs: 4,
+        max_step_tokens: 16,
+        max_prefill_chunk: 8,
+        max_model_len: 64,
+        max_waiting: 64,
+        prefix_caching: true,
+        hash_key: [7; 16],
+        eos_token_ids: vec![0],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn limits_must_fit_together() {
+        assert_eq!(test_config().validate(), Ok(()));
+        let bad = EngineConfig { max_step_tokens: 3, ..test_config() };
+        assert_eq!(
+            bad.validate().unwrap_err().to_string(),
+            "max_step_tokens is `3`; use at least max_num_seqs, `4`"
+        );
+        let bad = EngineConfig { num_blocks: 0, ..test_config() };
+        assert_eq!(bad.validate().unwrap_err().field, "num_blocks");
+        let bad = EngineConfig { num_blocks: 1 << 30, block_size: 16, ..test_config() };
+        assert_eq!(bad.validate().unwrap_err().field, "num_blocks");
+    }
+
+    #[test]
+    fn a_request_that_can_never_fit_is_told_the_numbers() {
+        let config = EngineConfig { max_model_len: 100, ..test_config() };
+        assert_eq!(config.check_request(63, 1), Ok(()));
+        let error = config.check_request(64, 1).unwrap_err();
+        assert_eq!(error.param, "prompt");
+        for number in ["`64`", "100", "16 blocks of 4", "at most 63"] {
+            assert!(error.message.contains(number), "{error}");
+        }
+        assert_eq!(config.check_request(0, 1).unwrap_err().param, "prompt");
+        assert_eq!(config.check_request(5, 0).unwrap_err().param, "n");
+        assert_eq!(config.check_request(5, 69).unwrap_err().param, "n");
+    }
+}

@@ -1,0 +1,271 @@
+//! The engine: requests in, plans and outputs out.
+//!
+//! `runner::worker` drives it: `add` and `abort` at any time, then `plan`, the forward pass, the
+//! sampler, `settle`, again and again. It knows no clock, no device and no other thread.
+
+use std::sync::Arc;
+
+use crate::config::{ConfigError, EngineConfig};
+use crate::params::ParamError;
+use crate::plan::{Sampled, Scheduled, StepPlan};
+use crate::request::{FinishReason, RequestId, SamplingParams, StepOutput};
+use crate::scheduler::Scheduler;
+use crate::sequence::{SeqId, Sequence};
+use crate::stats::EngineStats;
+
+/// A request as the engine takes it. The parameters were validated by the caller.
+#[derive(Debug, Clone)]
+pub struct NewRequest {
+    /// Never reused.
+    pub id: RequestId,
+    /// Not empty.
+    pub prompt: Arc<[u32]>,
+    /// Sequences, at least 1.
+    pub n: u32,
+    /// For each of them.
+    pub params: Arc<SamplingParams>,
+    /// Requests share cached prefixes only under the same salt.
+    pub cache_salt: Option<String>,
+}
+
+/// Why a request was not added. Nothing changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AddError {
+    /// It can never run.
+    #[error(transparent)]
+    Invalid(#[from] ParamError),
+    /// As many sequences are alive as the configuration allows.
+    #[error("the queue is full ({limit} requests); try again later")]
+    QueueFull {
+        /// `max_num_seqs + max_waiting`.
+        limit: usize,
+    },
+}
+
+/// Sequences, blocks and queues, owned by one thread.
+#[derive(Debug)]
+pub struct Engine {
+    config: EngineConfig,
+    scheduler: Scheduler,
+    plan: StepPlan,
+    is_in_flight: bool,
+    next_seq: u64,
+}
+
+impl Engine {
+    /// Allocates the block pool.
+    pub fn new(config: EngineConfig) -> Result<Self, ConfigError> {
+        config.validate()?;
+        let scheduler = Scheduler::new(&config);
+        Ok(Engine {
+            config,
+            scheduler,
+            plan: StepPlan::default(),
+            is_in_flight: false,
+            next_seq: 0,
+        })
+    }
+
+    /// What it was made with.
+    pub fn config(&self) -> &EngineConfig {
+        &self.config
+    }
+
+    /// Queues the request's sequences. With prefix caching only the first of `n` queues at once;
+    /// its siblings follow when it has computed the prompt that they share.
+    pub fn add(&mut self, request: NewRequest) -> Result<(), AddError> {
+        self.config.check_request(request.prompt.len(), request.n)?;
+        let limit = self.config.max_live_seqs();
+        if self.scheduler.num_live() + request.n as usize > limit {
+            return Err(AddError::QueueFull { limit });
+        }
+        let root = self.scheduler.hasher.root(request.cache_salt.as_deref());
+        // Without a full block before the last prompt token there is nothing to share.
+        let shares = self.config.prefix_caching && request.prompt.len() > self.config.block_size;
+        for index in 0..request.n {
+            let id = SeqId(self.next_seq);
+            self.next_seq += 1;
+            let limits = (self.config.max_seq_len(), root);
+            let owner = (request.id, index);
+            let (prompt, params) = (request.prompt.clone(), request.params.clone());
+            let mut seq = Sequence::new(id, owner, prompt, params, limits);
+            if shares && index > 0 {
+                self.scheduler.deferred.push(seq);
+            } else {
+                seq.leads_siblings = shares && request.n > 1;
+                self.scheduler.enqueue(seq);
+            }
+        }
+        Ok(())
+    }
+
+    /// Plans the next step; none when nothing is alive. Each plan is settled before the next.
+    pub fn plan(&mut self) -> Option<&StepPlan> {
+        assert!(!self.is_in_flight, "the last plan was not settled");
+        self.scheduler.plan(&mut self.plan);
+        if self.plan.scheduled.is_empty() {
+            self.check_idle();
+            return None;
+        }
+        self.is_in_flight = true;
+        self.scheduler.stats.count_step(self.plan.num_tokens as u64);
+        Some(&self.plan)
+    }
+
+    /// Takes what came of the plan: one result per scheduled sequence that wants logits, in order.
+    pub fn settle(&mut self, results: &mut Vec<Sampled>) -> Vec<StepOutput> {
+        assert!(self.is_in_flight, "there is no plan to settle");
+        let scheduled = std::mem::take(&mut self.plan.scheduled);
+        let mut outputs = Vec::with_capacity(results.len());
+        let mut results = results.drain(..);
+        for item in &scheduled {
+            let result = item
+                .wants_logits
+                .then(|| results.next().expect("one result per sequence that wants logits"));
+            self.settle_one(item, result, &mut outputs);
+        }
+        assert!(results.next().is_none(), "more results than sequences that want logits");
+        self.plan.scheduled = scheduled;
+        self.is_in_flight = false;
+        self.retire();
+        outputs
+    }
+
+    /// Ends all sequences of the request; the outputs say so. Nothing happens when it ended.
+    pub fn abort(&mut self, request: RequestId) -> Vec<StepOutput> {
+        let mut outputs = Vec::new();
+        let aborted = |seq: &Sequence| last_output(seq, FinishReason::Abort, None);
+        for seq in &mut self.scheduler.running {
+            if seq.request == request && !seq.is_ended {
+                outputs.push(aborted(seq));
+                seq.is_ended = true;
+            }
+        }
+        for seq in self.scheduler.waiting.iter().chain(&self.scheduler.deferred) {
+            if seq.request == request {
+                outputs.push(aborted(seq));
+            }
+        }
+        if !outputs.is_empty() {
+            self.scheduler.waiting.retain(|s| s.request != request);
+            self.scheduler.deferred.retain(|s| s.request != request);
+        }
+        if !self.is_in_flight {
+            self.retire();
+        }
+        outputs
+    }
+
+    /// Nothing is alive.
+    pub fn is_idle(&self) -> bool {
+        self.scheduler.num_live() == 0
+    }
+
+    /// A snapshot.
+    pub fn stats(&self) -> EngineStats {
+        let Scheduler { running, waiting, deferred, pool, stats, .. } = &self.scheduler;
+        EngineStats {
+            num_requests_running: running.len() as u64,
+            num_requests_waiting: (waiting.len() + deferred.len()) as u64,
+            num_requests_deferred: deferred.len() as u64,
+            kv_cache_usage: pool.num_used() as f64 / pool.num_blocks() as f64,
+            num_blocks: pool.num_blocks() as u64,
+            block_size: self.config.block_size as u64,
+            num_used_blocks: pool.num_used() as u64,
+            num_cached_blocks: pool.num_cached() as u64,
+            ..*stats
+        }
+    }
+
+    /// Walks all state and panics where it does not add up. Linear time: for tests and diagnosis.
+    pub fn check(&self) {
+        self.scheduler.pool.check();
+        let mut held = vec![0_u32; self.config.num_blocks];
+        for seq in &self.scheduler.running {
+            assert!(seq.row.is_some() && seq.len() <= seq.max_len);
+            assert!(seq.num_computed <= seq.blocks.len() * self.config.block_size);
+            for block in &seq.blocks {
+                held[block.0 as usize] += 1;
+            }
+        }
+        let num_held = held.iter().filter(|&&n| n > 0).count();
+        assert_eq!(num_held, self.scheduler.pool.num_used(), "a block leaked");
+        for seq in self.scheduler.waiting.iter().chain(&self.scheduler.deferred) {
+            assert!(seq.row.is_none() && seq.blocks.is_empty() && !seq.is_ended);
+        }
+        assert!(self.scheduler.running.is_sorted_by_key(|s| s.id));
+        assert!(self.scheduler.waiting.iter().is_sorted_by_key(|s| s.id));
+    }
+
+    fn settle_one(
+        &mut self,
+        item: &Scheduled,
+        result: Option<Sampled>,
+        outputs: &mut Vec<StepOutput>,
+    ) {
+        let at = self.scheduler.position_of(item.seq);
+        let seq = &mut self.scheduler.running[at];
+        if seq.is_ended {
+            return;
+        }
+        seq.num_computed += item.num_tokens as usize;
+        if let Some(Sampled::Failed(error)) = result {
+            outputs.push(last_output(seq, FinishReason::Error, Some(error)));
+            seq.is_ended = true;
+            // What it computed may be what is broken: nobody else is to start from it.
+            for &block in &seq.blocks {
+                self.scheduler.pool.forget(block);
+            }
+            return;
+        }
+        self.scheduler.register_full_blocks(at);
+        let seq = &mut self.scheduler.running[at];
+        if let Some(Sampled::Token { token, logprobs }) = result {
+            let finish = seq.push(token, &self.config.eos_token_ids);
+            seq.is_ended = finish.is_some();
+            let last = last_output(seq, FinishReason::Length, None);
+            outputs.push(StepOutput { token: Some(token), logprobs, finish, ..last });
+            self.scheduler.stats.generation_tokens += 1;
+        }
+        let seq = &mut self.scheduler.running[at];
+        if seq.leads_siblings && seq.has_computed_prompt() {
+            seq.leads_siblings = false;
+            let request = seq.request;
+            self.scheduler.release_siblings(request);
+        }
+    }
+
+    /// Frees what ended.
+    fn retire(&mut self) {
+        let mut at = 0;
+        while at < self.scheduler.running.len() {
+            if !self.scheduler.running[at].is_ended {
+                at += 1;
+                continue;
+            }
+            let mut seq = self.scheduler.running.remove(at);
+            self.scheduler.release(&mut seq);
+            if seq.leads_siblings {
+                self.scheduler.release_siblings(seq.request);
+            }
+        }
+    }
+
+    fn check_idle(&self) {
+        let pool = &self.scheduler.pool;
+        assert_eq!(pool.num_used(), 0, "idle, and {} blocks are held", pool.num_used());
+        assert_eq!(pool.num_available(), pool.num_blocks(), "idle, and blocks are missing");
+    }
+}
+
+fn last_output(seq: &Sequence, finish: FinishReason, error: Option<String>) -> StepOutput {
+    StepOutput {
+        request: seq.request,
+        index: seq.index,
+        token: None,
+        logprobs: None,
+        finish: Some(finish),
+        error,
+        num_cached_tokens: seq.num_cached.unwrap_or(0) as u32,
+    }
+}

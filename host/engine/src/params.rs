@@ -1,0 +1,161 @@
+//! Ranges of sampling parameters: what is checked before a request is taken.
+//!
+//! Called by `runner`'s handle on the caller's thread, so that a bad request never reaches the
+//! engine. The error names the field as OpenAI's and vLLM's APIs spell it.
+
+use crate::request::SamplingParams;
+
+/// Most sequences of one request.
+pub const MAX_N: u32 = 128;
+/// Most log-probabilities per position.
+pub const MAX_LOGPROBS: u32 = 128;
+/// Most entries of a logit bias.
+pub const MAX_LOGIT_BIAS: usize = 1024;
+/// Most stop tokens of one request.
+pub const MAX_STOP_TOKENS: usize = 128;
+/// Beyond this every distribution is flat in f32.
+pub const MAX_TEMPERATURE: f32 = 100.0;
+/// Below this temperature sampling is greedy: the quotient would overflow f32.
+pub const GREEDY_TEMPERATURE: f32 = 1e-5;
+
+/// A field of a request that is out of range.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct ParamError {
+    /// Which field.
+    pub param: &'static str,
+    /// Names the value and the limit.
+    pub message: String,
+}
+
+impl ParamError {
+    /// `message` about `param`.
+    pub fn new(param: &'static str, message: String) -> Self {
+        ParamError { param, message }
+    }
+}
+
+impl SamplingParams {
+    /// Checks every field against its documented range and every token id against `vocab_size`.
+    pub fn validate(&self, vocab_size: u32) -> Result<(), ParamError> {
+        if self.max_tokens == 0 {
+            return Err(ParamError::new("max_tokens", "max_tokens is `0`; use 1 or more".into()));
+        }
+        if self.min_tokens > self.max_tokens {
+            let (min, max) = (self.min_tokens, self.max_tokens);
+            return Err(ParamError::new(
+                "min_tokens",
+                format!("min_tokens `{min}` is above max_tokens `{max}`; use at most that"),
+            ));
+        }
+        in_range("temperature", self.temperature, 0.0, MAX_TEMPERATURE)?;
+        above_zero("top_p", self.top_p, 1.0)?;
+        in_range("min_p", self.min_p, 0.0, 1.0)?;
+        in_range("presence_penalty", self.presence_penalty, -2.0, 2.0)?;
+        in_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)?;
+        above_zero("repetition_penalty", self.repetition_penalty, 100.0)?;
+        at_most("logit_bias", self.logit_bias.len(), MAX_LOGIT_BIAS, "entries")?;
+        for entry in &self.logit_bias {
+            in_vocabulary("logit_bias", entry.token, vocab_size)?;
+            in_range("logit_bias", entry.bias, -100.0, 100.0)?;
+        }
+        at_most("stop_token_ids", self.stop_token_ids.len(), MAX_STOP_TOKENS, "entries")?;
+        for &token in &self.stop_token_ids {
+            in_vocabulary("stop_token_ids", token, vocab_size)?;
+        }
+        at_most("logprobs", self.logprobs.unwrap_or(0) as usize, MAX_LOGPROBS as usize, "tokens")
+    }
+
+    /// Whether the most likely token is taken, without noise.
+    pub fn is_greedy(&self) -> bool {
+        self.temperature < GREEDY_TEMPERATURE
+    }
+}
+
+/// Checks that `token` is an entry of the vocabulary.
+pub fn in_vocabulary(param: &'static str, token: u32, vocab_size: u32) -> Result<(), ParamError> {
+    if token < vocab_size {
+        return Ok(());
+    }
+    let message = format!(
+        "{param} holds token id `{token}`, outside of the vocabulary; use ids below {vocab_size}"
+    );
+    Err(ParamError::new(param, message))
+}
+
+// A NaN is in no range.
+fn in_range(param: &'static str, value: f32, low: f32, high: f32) -> Result<(), ParamError> {
+    if value >= low && value <= high {
+        return Ok(());
+    }
+    let message = format!("{param} is `{value}`; use a value from {low} to {high}");
+    Err(ParamError::new(param, message))
+}
+
+fn above_zero(param: &'static str, value: f32, high: f32) -> Result<(), ParamError> {
+    if value > 0.0 && value <= high {
+        return Ok(());
+    }
+    let message = format!("{param} is `{value}`; use a value above 0 and up to {high}");
+    Err(ParamError::new(param, message))
+}
+
+fn at_most(
+    param: &'static str,
+    value: usize,
+    limit: usize,
+    what: &'static str,
+) -> Result<(), ParamError> {
+    if value <= limit {
+        return Ok(());
+    }
+    let message = format!("{param} asks for `{value}` {what}; use at most {limit}");
+    Err(ParamError::new(param, message))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::request::TokenBias;
+
+    fn check(change: impl FnOnce(&mut SamplingParams), param: Option<&str>) {
+        let mut params = SamplingParams::default();
+        change(&mut params);
+        let got = params.validate(100).err().map(|e| e.param);
+        assert_eq!(got, param, "{params:?}");
+    }
+
+    #[test]
+    fn each_field_has_its_range() {
+        check(|_| {}, None);
+        check(|p| p.max_tokens = 0, Some("max_tokens"));
+        check(|p| p.min_tokens = 17, Some("min_tokens"));
+        check(|p| p.temperature = -0.1, Some("temperature"));
+        check(|p| p.temperature = f32::NAN, Some("temperature"));
+        check(|p| p.temperature = f32::INFINITY, Some("temperature"));
+        check(|p| p.top_p = 0.0, Some("top_p"));
+        check(|p| p.top_p = 1.1, Some("top_p"));
+        check(|p| p.min_p = -0.1, Some("min_p"));
+        check(|p| p.presence_penalty = 2.1, Some("presence_penalty"));
+        check(|p| p.frequency_penalty = -2.1, Some("frequency_penalty"));
+        check(|p| p.repetition_penalty = 0.0, Some("repetition_penalty"));
+        check(|p| p.logprobs = Some(MAX_LOGPROBS), None);
+        check(|p| p.logprobs = Some(MAX_LOGPROBS + 1), Some("logprobs"));
+        check(|p| p.stop_token_ids = vec![99], None);
+        check(|p| p.stop_token_ids = vec![100], Some("stop_token_ids"));
+        check(|p| p.stop_token_ids = vec![1; MAX_STOP_TOKENS + 1], Some("stop_token_ids"));
+        let bias = |token, bias| vec![TokenBias { token, bias }];
+        check(|p| p.logit_bias = bias(99, -100.0), None);
+        check(|p| p.logit_bias = bias(100, 0.0), Some("logit_bias"));
+        check(|p| p.logit_bias = bias(1, f32::NAN), Some("logit_bias"));
+        check(|p| p.logit_bias = vec![TokenBias { token: 1, bias: 0.0 }; 1025], Some("logit_bias"));
+    }
+
+    #[test]
+    fn messages_name_value_and_limit() {
+        let params = SamplingParams { top_p: 1.5, ..Default::default() };
+        let error = params.validate(10).unwrap_err();
+        assert_eq!(error.to_string(), "top_p is `1.5`; use a value above 0 and up to 1");
+    }
+}

@@ -1,0 +1,87 @@
+//! What one step runs: the engine's instructions to the runner, as changes to its rows.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::pool::BlockId;
+use crate::request::{RequestId, SamplingParams, TokenLogprobs};
+use crate::sequence::SeqId;
+
+/// A sequence's permanent index in runner state, from admission to its end or preemption.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Row(pub u32);
+
+/// A sequence that got a row in this step.
+#[derive(Debug, Clone)]
+pub struct Admitted {
+    /// Its row.
+    pub row: Row,
+    /// Whose.
+    pub request: RequestId,
+    /// Which of the request's sequences; it samples with `seed + index`.
+    pub index: u32,
+    /// The user's prompt.
+    pub prompt: Arc<[u32]>,
+    /// Tokens generated before a preemption; else empty.
+    pub output: Vec<u32>,
+    /// How to sample.
+    pub params: Arc<SamplingParams>,
+    /// Prompt and output together never grow beyond this.
+    pub max_len: usize,
+}
+
+/// One sequence's share of the step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scheduled {
+    /// Who.
+    pub seq: SeqId,
+    /// Its row.
+    pub row: Row,
+    /// Computed before this step: position of the first token to run.
+    pub start: u32,
+    /// Tokens to run, at least 1.
+    pub num_tokens: u32,
+    /// Blocks to append to the row's block table first, a range of [`StepPlan::new_blocks`].
+    pub new_blocks: Range<u32>,
+    /// The newest token is among them: sample the next one.
+    pub wants_logits: bool,
+}
+
+/// One step. Apply in order of the fields. Buffers are reused from step to step.
+#[derive(Debug, Default)]
+pub struct StepPlan {
+    /// Rows whose sequence ended or was preempted since the last plan.
+    pub released: Vec<Row>,
+    /// New rows; the block table is empty.
+    pub admitted: Vec<Admitted>,
+    /// Distinct rows, at least one.
+    pub scheduled: Vec<Scheduled>,
+    /// Flat storage of `Scheduled::new_blocks`.
+    pub new_blocks: Vec<BlockId>,
+    /// Sum of `Scheduled::num_tokens`.
+    pub num_tokens: usize,
+}
+
+impl StepPlan {
+    pub(crate) fn clear(&mut self) {
+        self.released.clear();
+        self.admitted.clear();
+        self.scheduled.clear();
+        self.new_blocks.clear();
+        self.num_tokens = 0;
+    }
+}
+
+/// What came of one scheduled sequence that wanted logits.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Sampled {
+    /// The next token.
+    Token {
+        /// Its id.
+        token: u32,
+        /// When asked for.
+        logprobs: Option<Box<TokenLogprobs>>,
+    },
+    /// This sequence cannot go on, the others can: why.
+    Failed(String),
+}

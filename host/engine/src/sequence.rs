@@ -1,0 +1,124 @@
+//! One generation of a request: its tokens, its blocks and how far it has come.
+//!
+//! Owned by exactly one of the scheduler's lists; ids ascend in order of arrival.
+
+use std::sync::Arc;
+
+use crate::hash::{BlockHash, BlockHasher};
+use crate::plan::Row;
+use crate::pool::BlockId;
+use crate::request::{FinishReason, RequestId, SamplingParams};
+
+/// A sequence; ids ascend with arrival, then with the index in the request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SeqId(pub u64);
+
+#[derive(Debug)]
+pub(crate) struct Sequence {
+    pub id: SeqId,
+    pub request: RequestId,
+    pub index: u32,
+    pub params: Arc<SamplingParams>,
+    pub prompt: Arc<[u32]>,
+    pub output: Vec<u32>,
+    /// Prompt and output together end here: `max_tokens`, the model's and the pool's limit.
+    pub max_len: usize,
+    /// Siblings wait until this one has computed the prompt.
+    pub leads_siblings: bool,
+    /// Tokens whose KV is present.
+    pub num_computed: usize,
+    /// Prompt tokens from the prefix cache, at the first admission.
+    pub num_cached: Option<usize>,
+    /// While running.
+    pub row: Option<Row>,
+    /// Block table; shared prefix first. Empty while waiting.
+    pub blocks: Vec<BlockId>,
+    /// Blocks at the start of the table whose hash is known to the pool.
+    pub num_registered: usize,
+    /// Its last output was sent; freed when the step in flight settles.
+    pub is_ended: bool,
+    // [full blocks hashed so far]; never shrinks: tokens are append-only.
+    hashes: Vec<BlockHash>,
+    root: BlockHash,
+}
+
+impl Sequence {
+    pub fn new(
+        id: SeqId,
+        request: (RequestId, u32),
+        prompt: Arc<[u32]>,
+        params: Arc<SamplingParams>,
+        limits: (usize, BlockHash),
+    ) -> Self {
+        let max_len = limits.0.min(prompt.len() + params.max_tokens as usize);
+        Sequence {
+            id,
+            request: request.0,
+            index: request.1,
+            output: Vec::new(),
+            params,
+            prompt,
+            max_len,
+            leads_siblings: false,
+            num_computed: 0,
+            num_cached: None,
+            row: None,
+            blocks: Vec::new(),
+            num_registered: 0,
+            is_ended: false,
+            hashes: Vec::new(),
+            root: limits.1,
+        }
+    }
+
+    /// Prompt and output tokens.
+    pub fn len(&self) -> usize {
+        self.prompt.len() + self.output.len()
+    }
+
+    /// Tokens whose KV is missing; at least 1: the newest token has none.
+    pub fn num_pending(&self) -> usize {
+        self.len() - self.num_computed
+    }
+
+    /// One pending token, which a step always has room for.
+    pub fn is_decoding(&self) -> bool {
+        self.num_pending() == 1
+    }
+
+    pub fn has_computed_prompt(&self) -> bool {
+        self.num_computed >= self.prompt.len()
+    }
+
+    /// The hash of full block `at`, hashing what was not hashed before.
+    pub fn block_hash(&mut self, at: usize, size: usize, hasher: &BlockHasher) -> BlockHash {
+        debug_assert!((at + 1) * size <= self.len());
+        while self.hashes.len() <= at {
+            let parent = self.hashes.last().copied().unwrap_or(self.root);
+            let start = self.hashes.len() * size;
+            let tokens = (start..start + size).map(|i| self.token(i));
+            let hash = hasher.chain(parent, tokens);
+            self.hashes.push(hash);
+        }
+        self.hashes[at]
+    }
+
+    /// Appends an output token and says whether the sequence ends with it.
+    pub fn push(&mut self, token: u32, eos_token_ids: &[u32]) -> Option<FinishReason> {
+        let num_before = self.output.len() as u32;
+        self.output.push(token);
+        let is_eos = !self.params.ignore_eos && eos_token_ids.contains(&token);
+        let is_stop = is_eos || self.params.stop_token_ids.contains(&token);
+        if is_stop && num_before >= self.params.min_tokens {
+            return Some(FinishReason::Stop(token));
+        }
+        (self.len() >= self.max_len).then_some(FinishReason::Length)
+    }
+
+    fn token(&self, at: usize) -> u32 {
+        match at.checked_sub(self.prompt.len()) {
+            None => self.prompt[at],
+            Some(at) => self.output[at],
+        }
+    }
+}
