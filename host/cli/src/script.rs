@@ -1,0 +1,125 @@
+//! Script files for `tenon serve --scripted FILE`: JSON Lines, a header and then replies.
+//!
+//! Header: `{"special_tokens": ["<|im_end|>", …], "eos": "<|im_end|>", "chat_template": "…",
+//! "max_model_len": 4096, "step_ms": 0}`; every field may be left out. Reply: `{"when": "text in the
+//! prompt", "text": "the output"}` or `{"when": …, "tokens": [ids]}`; without `when` it answers what
+//! no other reply does.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+use tenon_scripted::{Reply, Script};
+use tenon_text::{Specials, Tokenizer};
+
+/// The header line.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Header {
+    /// Added tokens of the byte-level vocabulary (without MODEL).
+    pub special_tokens: Vec<String>,
+    /// Ends each reply; must be one of the special tokens.
+    pub eos: String,
+    /// Without MODEL: how messages become a prompt.
+    pub chat_template: String,
+    /// Longest sequence.
+    pub max_model_len: u32,
+    /// Each step takes at least this long.
+    pub step_ms: u64,
+}
+
+impl Default for Header {
+    fn default() -> Self {
+        Header {
+            special_tokens: vec!["<|im_start|>".into(), "<|im_end|>".into()],
+            eos: "<|im_end|>".into(),
+            chat_template: DEFAULT_TEMPLATE.into(),
+            max_model_len: 4096,
+            step_ms: 0,
+        }
+    }
+}
+
+/// ChatML; tools are listed before the messages.
+const DEFAULT_TEMPLATE: &str = "\
+{%- if tools %}<|im_start|>system\n<tools>\n{% for tool in tools %}{{ tool | tojson }}\n\
+{% endfor %}</tools><|im_end|>\n{% endif %}\
+{%- for message in messages %}<|im_start|>{{ message.role }}\n\
+{{ message.content }}<|im_end|>\n{% endfor %}\
+{%- if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReplyLine {
+    when: Option<String>,
+    text: Option<String>,
+    tokens: Option<Vec<u32>>,
+}
+
+/// A script file, read but not yet tokenized.
+pub struct ScriptFile {
+    /// First line.
+    pub header: Header,
+    replies: Vec<ReplyLine>,
+}
+
+impl ScriptFile {
+    /// Reads and checks the file; errors name the line.
+    pub fn read(path: &Path) -> Result<ScriptFile> {
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read the script `{}`", path.display()))?;
+        let mut header = None;
+        let mut replies = Vec::new();
+        for (i, line) in text.lines().enumerate() {
+            let at = || format!("{}, line {}", path.display(), i + 1);
+            if line.trim().is_empty() {
+                continue;
+            }
+            if header.is_none() {
+                header = Some(serde_json::from_str(line).with_context(at)?);
+                continue;
+            }
+            let reply: ReplyLine = serde_json::from_str(line).with_context(at)?;
+            if reply.text.is_some() == reply.tokens.is_some() {
+                bail!("{}: a reply needs either `text` or `tokens`", at());
+            }
+            replies.push(reply);
+        }
+        let header = header.with_context(|| format!("the script `{}` is empty", path.display()))?;
+        Ok(ScriptFile { header, replies })
+    }
+
+    /// The byte-level tokenizer that the header describes.
+    pub fn tokenizer(&self) -> Result<Tokenizer> {
+        let header = &self.header;
+        ensure!(
+            header.special_tokens.contains(&header.eos),
+            "`eos` is `{}`, which is not in `special_tokens`",
+            header.eos
+        );
+        Ok(Tokenizer::byte_level_for_scripts(&header.special_tokens)?)
+    }
+
+    /// The script in tokens of `tokenizer`, each reply followed by `eos`.
+    pub fn script(&self, tokenizer: &Tokenizer, eos: u32) -> Result<Script> {
+        let vocab_size = tokenizer.vocab_size() as u32;
+        let token_bytes = (0..vocab_size)
+            .map(|id| tokenizer.token_bytes(id).unwrap_or_default().to_vec())
+            .collect();
+        let mut replies = Vec::new();
+        for line in &self.replies {
+            let tokens = match (&line.text, &line.tokens) {
+                (Some(text), _) => tokenizer.encode(text, Specials::Parse)?,
+                (None, tokens) => tokens.clone().unwrap_or_default(),
+            };
+            if let Some(bad) = tokens.iter().find(|&&t| t >= vocab_size) {
+                bail!("script: token `{bad}` is not in the vocabulary of {vocab_size}");
+            }
+            let when = line.when.as_ref().map(|w| w.as_bytes().to_vec());
+            replies.push(Reply { when, tokens });
+        }
+        let step_time = Duration::from_millis(self.header.step_ms);
+        Ok(Script { token_bytes, eos, replies, step_time })
+    }
+}

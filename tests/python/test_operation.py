@@ -1,0 +1,224 @@
+"""What an operator relies on: disconnects, overload, drain, keys, bad files, the command line."""
+
+import json
+import http.client
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from support import ACME, ADMIN_KEY, BINARY, ROOT, SMOLLM2, Server, ServerCase, script
+
+HEADER = {"step_ms": 5}
+LONG = {"text": "word " * 400}
+
+
+def ask(**more):
+    return {
+        "model": "scripted",
+        "messages": [{"role": "user", "content": "go"}],
+        "max_tokens": 2000,
+        **more,
+    }
+
+
+def until(check, seconds=20):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if check():
+            return
+        time.sleep(0.02)
+    raise AssertionError("did not happen in time")
+
+
+def open_stream(server):
+    """A streamed request whose connection the caller closes."""
+    connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=60)
+    headers = {"content-type": "application/json"}
+    body = json.dumps(ask(stream=True))
+    connection.request("POST", "/v1/chat/completions", body, headers)
+    response = connection.getresponse()
+    assert response.status == 200
+    response.read(64)
+    return connection
+
+
+class Overload(ServerCase):
+    @classmethod
+    def start(cls, stack):
+        path = stack.enter_context(script(HEADER, LONG))
+        return ["--scripted", path, "--max-num-seqs", "2", "--max-queued-requests", "2"]
+
+    def test_disconnect_frees_blocks(self):
+        connection = open_stream(self.server)
+        until(lambda: self.server.metric("vllm:num_requests_running") == 1)
+        self.assertGreater(self.server.metric("vllm:kv_cache_usage_perc"), 0)
+        connection.close()
+        until(lambda: self.server.metric("vllm:num_requests_running") == 0, 3)
+        self.assertEqual(self.server.metric("vllm:kv_cache_usage_perc"), 0)
+
+    def test_full_queue_is_429(self):
+        streams = [open_stream(self.server) for _ in range(2)]
+        results = []
+
+        def post():
+            results.append(self.server.http("POST", "/v1/chat/completions", ask(max_tokens=1)))
+
+        threads = [threading.Thread(target=post) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        until(lambda: any(r[0] == 429 for r in results))
+        for stream in streams:
+            stream.close()
+        for thread in threads:
+            thread.join(60)
+        refused = [r for r in results if r[0] == 429]
+        self.assert_error(refused[0], 429, says="queue")
+        self.assertIsNotNone(refused[0][1]["retry-after"])
+        self.assertEqual({r[0] for r in results}, {200, 429})
+
+
+class Drain(unittest.TestCase):
+    def test_sigterm_finishes_what_runs(self):
+        with script(HEADER, {"text": "x" * 150}) as path:
+            server = Server("--scripted", path)
+            result = {}
+
+            def post():
+                result["answer"] = server.http("POST", "/v1/chat/completions", ask())
+
+            thread = threading.Thread(target=post)
+            thread.start()
+            until(lambda: server.metric("vllm:num_requests_running") == 1)
+            server.process.send_signal(signal.SIGTERM)
+            thread.join(60)
+            status, _, body = result["answer"]
+            self.assertEqual(status, 200, body)
+            self.assertEqual(body["choices"][0]["message"]["content"], "x" * 150)
+            self.assertEqual(server.stop(), 0)
+
+
+class Keys(unittest.TestCase):
+    def test_api_and_admin_keys(self):
+        with script(HEADER, {"text": "hi"}) as path:
+            server = Server("--scripted", path, "--api-key", "k1")
+            try:
+                self.assertEqual(server.http("GET", "/v1/models")[0], 401)
+                self.assertEqual(server.http("GET", "/health")[0], 200)
+                key = {"authorization": "Bearer k1"}
+                self.assertEqual(server.http("GET", "/v1/models", headers=key)[0], 200)
+                self.assertEqual(server.http("GET", "/v1/extensions", headers=key)[0], 401)
+                self.assertEqual(server.admin("GET", "/v1/extensions")[0], 200)
+            finally:
+                server.stop()
+
+    def test_no_admin_key_is_403_and_names_the_flag(self):
+        with script(HEADER, {"text": "hi"}) as path:
+            server = Server("--scripted", path, env={"TENON_ADMIN_KEY": ""})
+            try:
+                status, _, body = server.http("GET", "/v1/extensions")
+                self.assertEqual(status, 403)
+                self.assertIn("--admin-key", body["error"]["message"])
+            finally:
+                server.stop()
+
+
+class BadUploads(ServerCase):
+    @classmethod
+    def start(cls, stack):
+        return ["--scripted", stack.enter_context(script(HEADER, {"text": "hi"}))]
+
+    def refuse(self, body, says):
+        status, _, answer = self.server.admin("POST", "/v1/extensions?name=bad", body)
+        self.assertEqual(status, 422, answer)
+        self.assertTrue(answer["reasons"], answer)
+        self.assertIn(says, " ".join(answer["reasons"]))
+
+    def test_hostile_files(self):
+        acme = ACME.read_bytes()
+        self.refuse(b"not wasm at all", "")
+        self.refuse(acme[: len(acme) // 2], "")
+        self.refuse(b"\0asm\x01\0\0\0", "")
+        self.refuse(b"", "")
+        status, _, _ = self.server.http("POST", "/v1/chat/completions", ask(max_tokens=2))
+        self.assertEqual(status, 200)
+
+    def test_playground(self):
+        body = {"text": 'Hi.<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>',
+                "tools": [{"type": "function", "function": {"name": "f"}}], "cuts": [5]}
+        status, _, answer = self.server.admin("POST", "/v1/extensions/hermes/parse", body)
+        self.assertEqual(status, 200, answer)
+        self.assertIn("f", json.dumps(answer))
+
+
+def tenon(*args, **more):
+    command = [str(a) for a in (BINARY, *args)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, **more)
+
+
+class CommandLine(unittest.TestCase):
+    def test_doctor(self):
+        done = tenon("doctor", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        report = json.loads(done.stdout)
+        self.assertIn("hermes", report["built_in_parsers"])
+        self.assertTrue(report["sandbox"].startswith("ok"), report)
+
+    def test_bad_files_are_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            bad = Path(folder) / "bad.gguf"
+            bad.write_bytes(SMOLLM2.read_bytes()[:100_000] if SMOLLM2.exists() else b"GGUF")
+            for path in [bad, Path(folder) / "none.gguf", Path(folder)]:
+                done = tenon("serve", path)
+                self.assertEqual(done.returncode, 1)
+                self.assertIn(str(path), done.stderr)
+                self.assertNotIn("panicked", done.stderr)
+
+    def test_extension_test(self):
+        cases = ROOT / "tests/cases/formats.jsonl"
+        done = tenon("extension", "test", "llama3_json", "--cases", cases)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout.strip().splitlines()[-1], r"^\d+ passed, 0 failed$")
+        done = tenon("extension", "test", ACME, "--cases", cases, "--family", "hermes")
+        self.assertEqual(done.returncode, 1, "another format's cases must fail")
+        self.assertRegex(done.stdout.strip().splitlines()[-1], r"^\d+ passed, [1-9]\d* failed$")
+
+    def test_push_and_list(self):
+        with script(HEADER, {"text": "hi"}) as path:
+            server = Server("--scripted", path)
+            try:
+                where = ["--url", server.url, "--admin-key", ADMIN_KEY]
+                done = tenon("extension", "push", ACME, "--name", "acme", *where)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                done = tenon("extension", "list", *where)
+                self.assertIn("acme", done.stdout)
+                self.assertIn("hermes", done.stdout)
+                done = tenon("extension", "push", ROOT / "README.md", *where)
+                self.assertEqual(done.returncode, 1)
+                self.assertIn("component", done.stderr)
+            finally:
+                server.stop()
+
+    def test_build_the_example(self):
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "acme.wasm"
+            done = tenon("extension", "build", ROOT / "examples/acme-parser", "-o", out)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            cases = ROOT / "examples/acme-parser/cases.jsonl"
+            done = tenon("extension", "test", out, "--cases", cases)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_run_one_prompt(self):
+        done = tenon("run", SMOLLM2, "-p", "What is the capital of France?", "--temperature", "0",
+                     "--max-tokens", "24")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("Paris", done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
