@@ -1,5 +1,11 @@
 //! Messages to prompt and text to events. Output workers are OS threads that own each stream's
 //! detokenizer, stop strings and parser session.
 
+pub mod choose;
+pub mod driver;
+#[cfg(test)]
+mod fake;
+pub mod fold;
 pub mod parser;
 pub mod stream;
+mod watch;
