@@ -1,6 +1,7 @@
 //! Messages to prompt and text to events. Output workers are OS threads that own each stream's
 //! detokenizer, stop strings and parser session.
 
+pub mod cases;
 pub mod choose;
 pub mod driver;
 #[cfg(test)]
