@@ -1,11 +1,12 @@
 //! What a device must do, and nothing about how.
 //!
-//! `model` lowers an architecture to a [`Program`]; `runner` builds [`StepInputs`]; each crate under
-//! `kernels/` implements [`Backend`]. This crate holds no implementation of a device.
+//! `model` lowers an architecture to a [`Program`]; `runner` builds [`StepInputs`]; each crate
+//! under `kernels/` implements [`Backend`]. This crate holds no implementation of a device.
 
 pub mod inputs;
 pub mod program;
 pub mod quant;
+pub mod validate;
 
 pub use inputs::{SeqSpan, StepInputs};
 pub use program::{
