@@ -2,8 +2,12 @@
 //! per step out.
 
 use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, TrySendError};
 
-use tenon_engine::{RequestId, SamplingParams};
+use tenon_engine::params::in_vocabulary;
+use tenon_engine::{EngineConfig, EngineStats, ParamError, RequestId, SamplingParams};
+
+use crate::shared::{Lifecycle, Shared};
 
 /// A request for the engine: token ids in, token ids out.
 #[derive(Debug, Clone)]
@@ -46,4 +50,117 @@ pub enum SubmitError {
         /// Why.
         reason: String,
     },
+}
+
+impl From<ParamError> for SubmitError {
+    fn from(error: ParamError) -> Self {
+        SubmitError::Invalid { param: error.param, message: error.message }
+    }
+}
+
+pub(crate) enum Message {
+    Submit(GenerateRequest),
+    Abort(RequestId),
+    Drain,
+    Stop,
+}
+
+/// Talks to one engine thread. Cheap to clone; the thread ends when the last one is dropped and
+/// nothing is alive.
+#[derive(Clone)]
+pub struct RunnerHandle {
+    shared: Arc<Shared>,
+    sender: SyncSender<Message>,
+}
+
+impl RunnerHandle {
+    pub(crate) fn new(shared: Arc<Shared>, sender: SyncSender<Message>) -> Self {
+        RunnerHandle { shared, sender }
+    }
+
+    /// Queues a request. After `Ok` each of its `n` sequences gets exactly one output with
+    /// `finish`, whatever happens. Never blocks.
+    pub fn submit(&self, mut request: GenerateRequest) -> Result<(), SubmitError> {
+        self.refuse_unless_open()?;
+        self.validate(&request)?;
+        request.params.seed.get_or_insert_with(|| self.shared.draw_seed(request.id));
+        let n = request.n as usize;
+        self.shared.reserve(n)?;
+        if let Err(error) = self.sender.try_send(Message::Submit(request)) {
+            self.shared.give_back(n);
+            return Err(match error {
+                TrySendError::Full(_) => SubmitError::QueueFull { limit: self.shared.max_live() },
+                TrySendError::Disconnected(_) => self.shared.closed_error(),
+            });
+        }
+        // The thread marks itself as closed before it empties the channel for the last time. Who
+        // does not see the mark here had the message in the channel by then.
+        self.refuse_if_closed()
+    }
+
+    /// Ends the request's sequences soon, with [`tenon_engine::FinishReason::Abort`]. Nothing
+    /// happens when it ended already.
+    ///
+    /// Waits for room in the channel, at most for a step.
+    pub fn abort(&self, id: RequestId) {
+        // A closed channel: the thread ended and with it every request.
+        let _ = self.sender.send(Message::Abort(id));
+    }
+
+    /// Refuses new requests from now on; the thread ends when those that it has are finished.
+    pub fn drain(&self) {
+        self.shared.begin_drain();
+        let _ = self.sender.send(Message::Drain);
+    }
+
+    /// Like [`RunnerHandle::drain`], but aborts what is alive.
+    pub fn stop(&self) {
+        self.shared.begin_drain();
+        let _ = self.sender.send(Message::Stop);
+    }
+
+    /// As of the last step. Each value is exact; together they may stem from adjacent steps.
+    pub fn stats(&self) -> EngineStats {
+        self.shared.stats()
+    }
+
+    /// The warm-up step has run, and new requests are taken.
+    pub fn is_ready(&self) -> bool {
+        self.shared.lifecycle() == Lifecycle::Ready
+    }
+
+    /// No panic and no device failure so far.
+    pub fn is_healthy(&self) -> bool {
+        self.shared.lifecycle() != Lifecycle::Unhealthy
+    }
+
+    /// The engine's limits.
+    pub fn config(&self) -> &EngineConfig {
+        self.shared.config()
+    }
+
+    /// Entries of the vocabulary.
+    pub fn vocab_size(&self) -> u32 {
+        self.shared.vocab_size()
+    }
+
+    fn validate(&self, request: &GenerateRequest) -> Result<(), ParamError> {
+        self.config().check_request(request.prompt.len(), request.n)?;
+        request.params.validate(self.vocab_size())?;
+        request.prompt.iter().try_for_each(|&t| in_vocabulary("prompt", t, self.vocab_size()))
+    }
+
+    fn refuse_unless_open(&self) -> Result<(), SubmitError> {
+        match self.shared.lifecycle() {
+            Lifecycle::Starting | Lifecycle::Ready => Ok(()),
+            _ => Err(self.shared.closed_error()),
+        }
+    }
+
+    fn refuse_if_closed(&self) -> Result<(), SubmitError> {
+        match self.shared.lifecycle() {
+            Lifecycle::Stopped | Lifecycle::Unhealthy => Err(self.shared.closed_error()),
+            _ => Ok(()),
+        }
+    }
 }

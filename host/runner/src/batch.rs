@@ -1,0 +1,117 @@
+//! Device-ready inputs of a step, gathered from rows into buffers that are reused.
+
+use tenon_backend::{SeqSpan, StepInputs};
+use tenon_engine::{Row, StepPlan};
+
+use crate::rows::Rows;
+
+/// Buffers of [`StepInputs`], sized once for the largest step.
+#[derive(Debug)]
+pub struct InputBatch {
+    block_size: usize,
+    // [num_tokens]
+    token_ids: Vec<u32>,
+    positions: Vec<u32>,
+    slot_mapping: Vec<u32>,
+    // [num_seqs]
+    seqs: Vec<SeqSpan>,
+    // [sum of table_len]
+    block_tables: Vec<u32>,
+    // [num_logits_rows]
+    logits_rows: Vec<u32>,
+    logits_owners: Vec<Row>,
+}
+
+impl InputBatch {
+    /// For steps of at most `max_step_tokens` tokens of `max_num_seqs` sequences.
+    pub fn new(block_size: usize, max_step_tokens: usize, max_num_seqs: usize) -> Self {
+        InputBatch {
+            block_size,
+            token_ids: Vec::with_capacity(max_step_tokens),
+            positions: Vec::with_capacity(max_step_tokens),
+            slot_mapping: Vec::with_capacity(max_step_tokens),
+            seqs: Vec::with_capacity(max_num_seqs),
+            block_tables: Vec::new(),
+            logits_rows: Vec::with_capacity(max_num_seqs),
+            logits_owners: Vec::with_capacity(max_num_seqs),
+        }
+    }
+
+    /// Gathers the plan's tokens and block tables. The plan was applied to `rows`.
+    pub fn build(&mut self, rows: &Rows, plan: &StepPlan) -> StepInputs<'_> {
+        self.clear();
+        for item in &plan.scheduled {
+            let state = rows.row(item.row);
+            let (start, end) = (item.start as usize, (item.start + item.num_tokens) as usize);
+            let table_len = end.div_ceil(self.block_size);
+            let table = &state.blocks[..table_len];
+            self.seqs.push(SeqSpan {
+                row: item.row.0,
+                token_start: self.token_ids.len() as u32,
+                num_tokens: item.num_tokens,
+                context_len: end as u32,
+                prompt_len: state.prompt_len as u32,
+                table_start: self.block_tables.len() as u32,
+                table_len: table_len as u32,
+            });
+            self.token_ids.extend_from_slice(&state.tokens[start..end]);
+            self.positions.extend(item.start..end as u32);
+            let size = self.block_size;
+            self.slot_mapping
+                .extend((start..end).map(|p| table[p / size] * size as u32 + (p % size) as u32));
+            self.block_tables.extend_from_slice(table);
+            if item.wants_logits {
+                assert_eq!(end, state.tokens.len(), "logits are of the newest token");
+                self.logits_rows.push(self.token_ids.len() as u32 - 1);
+                self.logits_owners.push(item.row);
+            }
+        }
+        self.inputs()
+    }
+
+    /// A step of one token in block 0, to be run before anything else lives there.
+    pub fn warm_up(&mut self) -> StepInputs<'_> {
+        self.clear();
+        self.token_ids.push(0);
+        self.positions.push(0);
+        self.slot_mapping.push(0);
+        self.block_tables.push(0);
+        self.logits_rows.push(0);
+        self.seqs.push(SeqSpan {
+            row: 0,
+            token_start: 0,
+            num_tokens: 1,
+            context_len: 1,
+            prompt_len: 1,
+            table_start: 0,
+            table_len: 1,
+        });
+        self.inputs()
+    }
+
+    /// `[num_logits_rows]` whose logits each row is.
+    pub fn logits_owners(&self) -> &[Row] {
+        &self.logits_owners
+    }
+
+    fn inputs(&self) -> StepInputs<'_> {
+        StepInputs {
+            token_ids: &self.token_ids,
+            positions: &self.positions,
+            slot_mapping: &self.slot_mapping,
+            seqs: &self.seqs,
+            block_tables: &self.block_tables,
+            logits_rows: &self.logits_rows,
+        }
+    }
+
+    fn clear(&mut self) {
+        self.token_ids.clear();
+        self.positions.clear();
+        self.slot_mapping.clear();
+        self.seqs.clear();
+        self.block_tables.clear();
+        self.logits_rows.clear();
+        self.logits_owners.clear();
+    }
+}

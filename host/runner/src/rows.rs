@@ -1,0 +1,77 @@
+//! Permanent per-sequence state: one row from admission to the sequence's end.
+//!
+//! This file is shared by every model and every feature: a row holds what *all* sequences need.
+//! Rows change only by a plan's diffs and by tokens that were sampled.
+
+use tenon_engine::{Admitted, Row, StepPlan};
+
+use crate::sampler::RowSampling;
+
+/// State of the sequence that owns the row.
+#[derive(Debug, Default)]
+pub struct RowState {
+    /// Prompt and output so far.
+    pub tokens: Vec<u32>,
+    /// How many of them are the user's prompt.
+    pub prompt_len: usize,
+    /// Block table.
+    pub blocks: Vec<u32>,
+    /// How to sample; none while the row is free.
+    pub sampling: Option<RowSampling>,
+}
+
+/// All rows.
+#[derive(Debug)]
+pub struct Rows {
+    // [max_num_seqs]
+    rows: Vec<RowState>,
+    eos_token_ids: Vec<u32>,
+}
+
+impl Rows {
+    /// `max_num_seqs` free rows.
+    pub fn new(max_num_seqs: usize, eos_token_ids: Vec<u32>) -> Self {
+        let rows = (0..max_num_seqs).map(|_| RowState::default()).collect();
+        Rows { rows, eos_token_ids }
+    }
+
+    /// The row's state.
+    pub fn row(&self, row: Row) -> &RowState {
+        &self.rows[row.0 as usize]
+    }
+
+    /// The row's state.
+    pub fn row_mut(&mut self, row: Row) -> &mut RowState {
+        &mut self.rows[row.0 as usize]
+    }
+
+    /// Takes over what the plan changes.
+    pub fn apply(&mut self, plan: &StepPlan) {
+        for &row in &plan.released {
+            let state = self.row_mut(row);
+            assert!(state.sampling.is_some(), "row {} is released twice", row.0);
+            state.sampling = None;
+            state.tokens.clear();
+            state.blocks.clear();
+        }
+        for admitted in &plan.admitted {
+            self.admit(admitted);
+        }
+        for item in &plan.scheduled {
+            let new =
+                &plan.new_blocks[item.new_blocks.start as usize..item.new_blocks.end as usize];
+            self.row_mut(item.row).blocks.extend(new.iter().map(|b| b.0));
+        }
+    }
+
+    fn admit(&mut self, admitted: &Admitted) {
+        let sampling = RowSampling::new(admitted, &self.eos_token_ids);
+        let state = self.row_mut(admitted.row);
+        assert!(state.sampling.is_none(), "row {} has an owner", admitted.row.0);
+        state.tokens.reserve_exact(admitted.max_len);
+        state.tokens.extend_from_slice(&admitted.prompt);
+        state.tokens.extend_from_slice(&admitted.output);
+        state.prompt_len = admitted.prompt.len();
+        state.sampling = Some(sampling);
+    }
+}

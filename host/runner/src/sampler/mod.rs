@@ -1,0 +1,171 @@
+//! From logits to tokens, in place over the logits that the backend lends.
+//!
+//! bias → penalties → mask of stop tokens → temperature → min-p → top-k/top-p → Gumbel-max. Each
+//! feature is a file and costs nothing in rows that do not use it. A row's draw depends on its own
+//! logits, parameters, seed and position alone: never on the batch around it.
+
+mod bias;
+mod filter;
+mod gumbel;
+mod logprobs;
+mod math;
+mod penalties;
+mod stop_mask;
+
+use std::sync::Arc;
+
+use tenon_backend::BackendError;
+use tenon_engine::{Admitted, Row, Sampled, SamplingParams};
+
+use crate::rows::Rows;
+
+use filter::{Candidates, Shape};
+use gumbel::NoiseKey;
+use logprobs::RawLogprobs;
+use penalties::Penalties;
+use stop_mask::StopMask;
+
+/// A row's sampling state.
+#[derive(Debug)]
+pub struct RowSampling {
+    params: Arc<SamplingParams>,
+    seed: u64,
+    num_output: u32,
+    penalties: Option<Penalties>,
+    stop_mask: Option<StopMask>,
+}
+
+impl RowSampling {
+    /// State of a sequence as it is admitted, with what it generated before a preemption.
+    pub fn new(admitted: &Admitted, eos_token_ids: &[u32]) -> Self {
+        let params = admitted.params.clone();
+        RowSampling {
+            seed: params.seed.unwrap_or(0).wrapping_add(u64::from(admitted.index)),
+            num_output: admitted.output.len() as u32,
+            penalties: Penalties::new(&params, &admitted.prompt, &admitted.output),
+            stop_mask: StopMask::new(&params, eos_token_ids),
+            params,
+        }
+    }
+
+    /// Applies what changes the logits themselves; says whether anything may have changed.
+    fn adjust(&self, logits: &mut [f32]) -> bool {
+        if !self.adjusts() {
+            return false;
+        }
+        bias::apply(&self.params.logit_bias, logits);
+        if let Some(penalties) = &self.penalties {
+            penalties.apply(logits);
+        }
+        if let Some(mask) = &self.stop_mask {
+            mask.apply(self.num_output, logits);
+        }
+        true
+    }
+
+    fn adjusts(&self) -> bool {
+        !self.params.logit_bias.is_empty()
+            || self.penalties.is_some()
+            || self.stop_mask.as_ref().is_some_and(|m| m.is_active(self.num_output))
+    }
+
+    fn push(&mut self, token: u32) {
+        self.num_output += 1;
+        if let Some(penalties) = &mut self.penalties {
+            penalties.push(token);
+        }
+    }
+}
+
+/// Scratch shared by all rows.
+#[derive(Debug)]
+pub struct Sampler {
+    vocab_size: usize,
+    candidates: Candidates,
+    // [vocab_size] the model's own logits of a row that needs them after they were adjusted.
+    raw: Vec<f32>,
+}
+
+impl Sampler {
+    /// For logits that are `vocab_size` wide.
+    pub fn new(vocab_size: usize) -> Self {
+        Sampler { vocab_size, candidates: Candidates::default(), raw: Vec::new() }
+    }
+
+    /// Samples the next token of each of `owners`, whose logits are `[owners, vocab_size]`, and
+    /// appends it to the row. Logits without a usable maximum fail their own row only.
+    pub fn sample(
+        &mut self,
+        rows: &mut Rows,
+        owners: &[Row],
+        logits: &mut [f32],
+        results: &mut Vec<Sampled>,
+    ) -> Result<(), BackendError> {
+        if logits.len() != owners.len() * self.vocab_size {
+            let (got, rows, width) = (logits.len(), owners.len(), self.vocab_size);
+            let message = format!("`{got}` logits came back for {rows} rows of {width}");
+            return Err(BackendError::Failed(message));
+        }
+        for (&row, logits) in owners.iter().zip(logits.chunks_exact_mut(self.vocab_size)) {
+            let state = rows.row_mut(row);
+            let sampling = state.sampling.as_mut().expect("a scheduled row has an owner");
+            let result = self.sample_row(sampling, state.tokens.len(), logits);
+            if let Sampled::Token { token, .. } = result {
+                sampling.push(token);
+                state.tokens.push(token);
+            }
+            results.push(result);
+        }
+        Ok(())
+    }
+
+    /// `position` is that of the token to be sampled.
+    fn sample_row(&mut self, row: &RowSampling, position: usize, logits: &mut [f32]) -> Sampled {
+        let Some(mut max) = math::max(logits) else {
+            return Sampled::Failed("the model's logits are not numbers".into());
+        };
+        let wanted = row.params.logprobs;
+        let raw = wanted.map(|k| RawLogprobs::new(logits, max, k as usize, &mut self.candidates));
+        if raw.is_some() && row.adjusts() {
+            self.raw.clear();
+            self.raw.extend_from_slice(logits);
+        }
+        let is_adjusted = row.adjust(logits);
+        if is_adjusted {
+            // Biases and penalties are finite, so only -inf can be new.
+            max = math::max(logits).unwrap_or(f32::NEG_INFINITY);
+        }
+        if max == f32::NEG_INFINITY {
+            return Sampled::Failed("no token can be chosen: every one is masked".into());
+        }
+        let token = self.choose(row, position, logits, max);
+        let raw_logits = if is_adjusted { &self.raw } else { &*logits };
+        let logprobs = raw.map(|raw| Box::new(raw.finish(raw_logits, token)));
+        Sampled::Token { token, logprobs }
+    }
+
+    fn choose(&mut self, row: &RowSampling, position: usize, logits: &[f32], max: f32) -> u32 {
+        let params = &*row.params;
+        if params.is_greedy() {
+            return math::first_index_of(logits, max);
+        }
+        let key = NoiseKey::new(row.seed, position as u64);
+        let shape = Shape::new(max, params);
+        let top_k = params.top_k as usize;
+        if top_k > 0 && top_k < self.vocab_size {
+            self.candidates.take_top_k(logits, top_k, shape.floor());
+        } else if params.top_p < 1.0 {
+            self.candidates.take_nucleus(logits, &shape, params.top_p);
+            return gumbel::choose_of(self.candidates.list(), &shape, key);
+        } else {
+            return gumbel::choose(logits, &shape, key);
+        }
+        if params.top_p < 1.0 {
+            self.candidates.cut_to_mass(&shape, params.top_p);
+        }
+        gumbel::choose_of(self.candidates.list(), &shape, key)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,2 @@
+//! The pipeline as a whole.
+#![allow(clippy::unwrap_used)]

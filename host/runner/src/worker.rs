@@ -1,0 +1,320 @@
+//! The engine thread: it owns engine, rows, sampler and backend, and runs steps until told to stop.
+//!
+//! Whatever happens in here, each sequence that was taken gets exactly one last output: a failing
+//! device or a panic ends them all with an error and leaves the handle unhealthy.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::thread::JoinHandle;
+
+use tenon_backend::{Backend, BackendError};
+use tenon_engine::{
+    ConfigError, Engine, EngineConfig, EngineStats, FinishReason, NewRequest, Sampled, StepOutput,
+};
+
+use crate::batch::InputBatch;
+use crate::handle::{GenerateRequest, Message, RunnerHandle};
+use crate::ledger::Ledger;
+use crate::rows::Rows;
+use crate::sampler::Sampler;
+use crate::shared::Shared;
+
+/// Where each step's outputs go, all at once, on the engine thread: hand them over and return. It
+/// must not call the handle, whose channel only this thread empties.
+pub type OutputSink = Box<dyn FnMut(Vec<StepOutput>) + Send>;
+
+/// What the engine thread is started with.
+#[derive(Debug, Clone)]
+pub struct WorkerConfig {
+    /// Limits; `num_blocks` and `block_size` are those that the backend was prepared with.
+    pub engine: EngineConfig,
+    /// Width of the backend's logits.
+    pub vocab_size: u32,
+}
+
+/// Why the engine thread does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    /// Limits that cannot work.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The operating system refused the thread.
+    #[error("the engine thread cannot start: {0}")]
+    Thread(#[from] std::io::Error),
+    /// It started and failed.
+    #[error("the engine stopped: {reason}")]
+    Failed {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// The running thread. Dropping it detaches the thread.
+#[derive(Debug)]
+pub struct WorkerThread {
+    thread: JoinHandle<Result<(), String>>,
+    // One message when the warm-up is done; closed when the thread ends.
+    warmed_up: Receiver<()>,
+}
+
+impl WorkerThread {
+    /// Waits until the warm-up step has run. Call it once, if at all.
+    pub fn wait_ready(&self) -> Result<(), WorkerError> {
+        self.warmed_up.recv().map_err(|_| WorkerError::Failed {
+            reason: "it ended before its warm-up step was done; see the log".into(),
+        })
+    }
+
+    /// Waits until the thread ends: drained, stopped, failed, or without handles and work.
+    pub fn join(self) -> Result<(), WorkerError> {
+        let ended = self.thread.join().unwrap_or_else(|_| Err("its thread panicked".into()));
+        ended.map_err(|reason| WorkerError::Failed { reason })
+    }
+
+    /// Whether [`WorkerThread::join`] would return at once.
+    pub fn is_finished(&self) -> bool {
+        self.thread.is_finished()
+    }
+}
+
+/// Starts the engine thread.
+///
+/// The thread calls `backend.forward` itself (it is worker 0 of a CPU backend's pool) and parks
+/// while nothing is alive.
+pub fn spawn(
+    config: WorkerConfig,
+    backend: Box<dyn Backend>,
+    outputs: OutputSink,
+) -> Result<(RunnerHandle, WorkerThread), WorkerError> {
+    let engine = Engine::new(config.engine.clone())?;
+    let shared = Arc::new(Shared::new(config.engine.clone(), config.vocab_size));
+    // Submissions are bounded by `max_live`, so they always find room; aborts may wait for some.
+    let (sender, receiver) = sync_channel(2 * shared.max_live() + 2);
+    let (warm_sender, warmed_up) = sync_channel(1);
+    let worker = Worker {
+        rows: Rows::new(config.engine.max_num_seqs, config.engine.eos_token_ids.clone()),
+        batch: InputBatch::new(
+            config.engine.block_size,
+            config.engine.max_step_tokens,
+            config.engine.max_num_seqs,
+        ),
+        sampler: Sampler::new(config.vocab_size as usize),
+        results: Vec::with_capacity(config.engine.max_num_seqs),
+        engine,
+        backend,
+        outputs,
+        ledger: Ledger::default(),
+        shared: shared.clone(),
+        receiver,
+    };
+    let thread = std::thread::Builder::new()
+        .name("tenon-engine".into())
+        .spawn(move || worker.run(warm_sender))?;
+    Ok((RunnerHandle::new(shared, sender), WorkerThread { thread, warmed_up }))
+}
+
+/// What a message asks of the loop.
+#[derive(PartialEq)]
+enum Next {
+    GoOn,
+    Drain,
+    Stop,
+}
+
+struct Worker {
+    engine: Engine,
+    rows: Rows,
+    batch: InputBatch,
+    sampler: Sampler,
+    // Scratch of `step`.
+    results: Vec<Sampled>,
+    backend: Box<dyn Backend>,
+    outputs: OutputSink,
+    ledger: Ledger,
+    shared: Arc<Shared>,
+    receiver: Receiver<Message>,
+}
+
+impl Worker {
+    fn run(mut self, warmed_up: SyncSender<()>) -> Result<(), String> {
+        let served = catch_unwind(AssertUnwindSafe(|| self.serve(warmed_up)));
+        let failure = match served {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(panic) => Some(format!("internal error: {}", panic_message(&*panic))),
+        };
+        if let Some(reason) = &failure {
+            tracing::error!(reason, "the engine stopped");
+        }
+        self.close(failure.as_deref());
+        failure.map_or(Ok(()), Err)
+    }
+
+    fn serve(&mut self, warmed_up: SyncSender<()>) -> Result<(), BackendError> {
+        self.warm_up()?;
+        self.shared.begin_serving();
+        // Nobody has to wait for it.
+        let _ = warmed_up.send(());
+        let mut is_draining = false;
+        loop {
+            match self.receive(is_draining) {
+                Next::GoOn => {}
+                Next::Drain => is_draining = true,
+                Next::Stop => return Ok(()),
+            }
+            if self.engine.is_idle() && is_draining {
+                return Ok(());
+            }
+            self.step()?;
+        }
+    }
+
+    /// Takes in all messages; parks for the first one when there is nothing else to do.
+    fn receive(&mut self, is_draining: bool) -> Next {
+        let mut next = Next::GoOn;
+        if self.engine.is_idle() && !is_draining {
+            match self.receiver.recv() {
+                Ok(message) => next = self.handle(message),
+                Err(_) => return Next::Stop,
+            }
+        }
+        // Bounded, so that a flood of messages cannot hold up the step.
+        for _ in 0..self.shared.max_live() {
+            if next == Next::Stop {
+                break;
+            }
+            match self.receiver.try_recv() {
+                Ok(message) => match self.handle(message) {
+                    Next::GoOn => {}
+                    other => next = other,
+                },
+                Err(TryRecvError::Empty) => break,
+                // The handles are gone: what is alive is finished, as for a drain.
+                Err(TryRecvError::Disconnected) => return Next::Drain,
+            }
+        }
+        next
+    }
+
+    fn handle(&mut self, message: Message) -> Next {
+        match message {
+            Message::Submit(request) => self.admit(request),
+            Message::Abort(id) => {
+                let outputs = self.engine.abort(id);
+                self.shared.publish(&self.engine.stats());
+                self.deliver(outputs);
+            }
+            Message::Drain => return Next::Drain,
+            Message::Stop => return Next::Stop,
+        }
+        Next::GoOn
+    }
+
+    fn admit(&mut self, request: GenerateRequest) {
+        let (id, n) = (request.id, request.n);
+        if !self.ledger.open(id, n) {
+            // An answer under this id would end the other request.
+            tracing::error!(request_id = id.0, "a request id was used twice");
+            self.shared.give_back(n as usize);
+            return;
+        }
+        let added = self.engine.add(NewRequest {
+            id,
+            prompt: request.prompt,
+            n,
+            params: Arc::new(request.params),
+            cache_salt: request.cache_salt,
+        });
+        if let Err(error) = added {
+            let message = error.to_string();
+            let outputs = (0..n).map(|index| StepOutput {
+                request: id,
+                index,
+                token: None,
+                logprobs: None,
+                finish: Some(FinishReason::Error),
+                error: Some(message.clone()),
+                num_cached_tokens: 0,
+            });
+            self.deliver(outputs.collect());
+        }
+    }
+
+    /// Plan, forward, sample, settle.
+    fn step(&mut self) -> Result<(), BackendError> {
+        let Some(plan) = self.engine.plan() else { return Ok(()) };
+        self.rows.apply(plan);
+        let inputs = self.batch.build(&self.rows, plan);
+        let ticket = self.backend.forward(&inputs)?;
+        let logits = self.backend.wait(ticket)?;
+        self.sampler.sample(
+            &mut self.rows,
+            self.batch.logits_owners(),
+            logits,
+            &mut self.results,
+        )?;
+        let outputs = self.engine.settle(&mut self.results);
+        self.shared.publish(&self.engine.stats());
+        self.deliver(outputs);
+        Ok(())
+    }
+
+    fn warm_up(&mut self) -> Result<(), BackendError> {
+        let ticket = self.backend.forward(&self.batch.warm_up())?;
+        let width = self.backend.wait(ticket)?.len();
+        let vocab_size = self.shared.vocab_size() as usize;
+        if width == vocab_size {
+            return Ok(());
+        }
+        Err(BackendError::Failed(format!("logits are `{width}` wide, not {vocab_size}")))
+    }
+
+    fn deliver(&mut self, outputs: Vec<StepOutput>) {
+        if outputs.is_empty() {
+            return;
+        }
+        // First, so that who waits for an output finds room for the next request.
+        self.shared.give_back(self.ledger.settle(&outputs));
+        (self.outputs)(outputs);
+    }
+
+    /// Ends all that is alive and all that is still in the channel.
+    fn close(mut self, failure: Option<&str>) {
+        self.shared.close(failure);
+        // The engine may have panicked; its counters are still plain numbers.
+        self.shared.publish(&EngineStats {
+            num_requests_running: 0,
+            num_requests_waiting: 0,
+            num_requests_deferred: 0,
+            num_used_blocks: 0,
+            ..self.engine.stats()
+        });
+        for message in self.receiver.try_iter() {
+            if let Message::Submit(request) = message {
+                self.ledger.open(request.id, request.n);
+            }
+        }
+        let outputs = match failure {
+            None => self.ledger.end_all(FinishReason::Abort, None),
+            Some(reason) => {
+                let error = format!("the engine stopped: {reason}");
+                self.ledger.end_all(FinishReason::Error, Some(&error))
+            }
+        };
+        if outputs.is_empty() {
+            return;
+        }
+        self.shared.give_back(outputs.len());
+        // The sink may be what panicked before.
+        let sent = catch_unwind(AssertUnwindSafe(|| (self.outputs)(outputs)));
+        if sent.is_err() {
+            tracing::error!("the sink of outputs panicked");
+        }
+    }
+}
+
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("panic")
+}
