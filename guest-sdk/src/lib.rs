@@ -1,1 +1,60 @@
 //! What an extension author depends on: bindings, streaming parser engine, native test harness.
+//!
+//! Declare a [`Family`] (markers, reasoning styles, how a call is read), implement [`Declared`] for
+//! a type, end the crate with [`export_parser!`], and test it natively with [`harness`]. A format
+//! that the engine cannot express implements [`Parser`] and [`Session`] itself.
+//! The crate knows nothing of the host; a component built on it imports nothing.
+
+pub mod bindings;
+pub mod component;
+mod call;
+mod engine;
+mod envelope;
+mod family;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod harness;
+pub mod json;
+mod lanes;
+mod markers;
+mod parser;
+pub mod style;
+
+pub use call::{Call, CallReader, Opened, Step};
+pub use engine::Engine;
+pub use envelope::{Envelope, EnvelopeRules, MissingArguments};
+pub use family::{CallFormat, Family, Place, Rule};
+pub use parser::{Declared, Parser, Session};
+pub use style::Style;
+
+pub use bindings::exports::tenon::extension::output_parser::{
+    Channel, Descriptor, Event, Evidence, FinishReason, Grammar, ModelInfo, ReasoningStyle, Reply,
+    RequestInfo, Special, Starts, ToolArgs, ToolBegin, ToolChoice, Trigger,
+};
+
+/// Is it what the policy calls blank: space, tab, CR or LF?
+pub fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
+}
+
+/// Exports a [`Parser`] as the component's `parser` world. Natively it expands to nothing, so that
+/// the crate links as an ordinary library and tests run without a sandbox.
+///
+/// ```
+/// # use tenon_guest::{Declared, Family};
+/// struct Nothing;
+/// impl Declared for Nothing {
+///     const FAMILY: &'static Family = &Family::named("nothing", "0.1.0", "finds nothing");
+/// }
+/// tenon_guest::export_parser!(Nothing);
+/// ```
+#[macro_export]
+macro_rules! export_parser {
+    ($parser:ty) => {
+        #[cfg(target_arch = "wasm32")]
+        #[allow(unsafe_code)]
+        const _: () = {
+            type Exported = $crate::component::Component<$parser>;
+            $crate::bindings::export_output_parser!(Exported with_types_in $crate::bindings);
+        };
+    };
+}

@@ -1,0 +1,101 @@
+//! How one call is read: the trait of a call reader and the sink that it writes to.
+//!
+//! The engine finds an opener and asks the family for a reader. The reader is fed the text behind
+//! the opener, piece by piece, until it says that the call is over or that there is none. What it
+//! has read before [`Call::begin`] is held by the engine and becomes text again if it fails.
+
+use crate::{Event, RequestInfo, ToolArgs, ToolBegin};
+
+/// A reader's verdict. Byte counts are of the `text` that it was given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// So many bytes are read; the rest comes again, with more behind it.
+    More(usize),
+    /// The call ends behind so many bytes; a closer may follow. Without a call begun: empty framing,
+    /// dropped.
+    Done(usize),
+    /// The call and its closer end behind so many bytes.
+    Closed(usize),
+    /// This is no call: all of it is text. Only before [`Call::begin`].
+    Fail,
+}
+
+/// Reads one call.
+pub trait CallReader {
+    /// `text` begins where the last read stopped. `end`: nothing will follow, so nothing may be
+    /// held back. Must take time linear in the bytes that it reads.
+    fn read(&mut self, text: &str, end: bool, call: &mut Call<'_>) -> Step;
+}
+
+/// What a reader may know of its opener.
+#[derive(Debug)]
+pub struct Opened<'a> {
+    /// The marker that was found. One of [`bare`](crate::CallFormat::bare) or
+    /// [`again`](crate::CallFormat::again) is still in front of the reader, an opener is behind it.
+    pub marker: &'static str,
+    /// The request.
+    pub request: &'a RequestInfo,
+}
+
+/// Where a reader puts what it finds.
+#[derive(Debug)]
+pub struct Call<'a>(pub(crate) &'a mut Output);
+
+impl Call<'_> {
+    /// Commits: the call exists and is never taken back. `id`: from the model's text, where the
+    /// format has ids.
+    pub fn begin(&mut self, name: &str, id: Option<&str>) {
+        let index = self.0.num_calls;
+        self.0.num_calls += 1;
+        self.0.is_open = true;
+        let begin = ToolBegin { index, name: name.into(), id: id.map(Into::into) };
+        self.0.events.push(Event::ToolBegin(begin));
+    }
+
+    /// The next piece of the arguments, JSON text.
+    pub fn args(&mut self, text: &str) {
+        if text.is_empty() || !self.0.is_open {
+            return;
+        }
+        let index = self.0.num_calls - 1;
+        if let Some(Event::ToolArgs(last)) = self.0.events.last_mut()
+            && last.index == index
+        {
+            last.text.push_str(text);
+            return;
+        }
+        self.0.events.push(Event::ToolArgs(ToolArgs { index, text: text.into() }));
+    }
+
+    /// The call is whole.
+    pub fn end(&mut self) {
+        if self.0.is_open {
+            self.0.is_open = false;
+            self.0.events.push(Event::ToolEnd(self.0.num_calls - 1));
+        }
+    }
+}
+
+/// The events of the running push, and how many calls there were.
+#[derive(Debug, Default)]
+pub(crate) struct Output {
+    pub events: Vec<Event>,
+    pub num_calls: u32,
+    is_open: bool,
+}
+
+impl Output {
+    pub fn content(&mut self, text: &str) {
+        match self.events.last_mut() {
+            Some(Event::Content(last)) => last.push_str(text),
+            _ => self.events.push(Event::Content(text.into())),
+        }
+    }
+
+    pub fn reasoning(&mut self, text: &str) {
+        match self.events.last_mut() {
+            Some(Event::Reasoning(last)) => last.push_str(text),
+            _ => self.events.push(Event::Reasoning(text.into())),
+        }
+    }
+}
