@@ -275,7 +275,8 @@ fn without_blanks(json: &str) -> String {
     json.chars()
         .filter(|&c| {
             let keep = in_string || !c.is_ascii_whitespace();
-            let was_escaped = std::mem::replace(&mut escaped, in_string && c == '\\' && !escaped);
+            let was_escaped = escaped;
+            escaped = in_string && c == '\\' && !was_escaped;
             if c == '"' && !was_escaped {
                 in_string = !in_string;
             }

@@ -7,6 +7,11 @@ pub mod driver;
 #[cfg(test)]
 mod fake;
 pub mod fold;
+mod ids;
+mod inbox;
 pub mod parser;
+mod stop_cut;
 pub mod stream;
+mod text_side;
 mod watch;
+pub mod worker;
