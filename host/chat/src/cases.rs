@@ -11,9 +11,7 @@ use serde_json::Value;
 
 use crate::driver::ParserDriver;
 use crate::fold::ChatMessage;
-use crate::parser::{
-    Channel, ParseFinish, ParserFactory, ParserFault, RequestInfo, ToolChoice,
-};
+use crate::parser::{Channel, ParseFinish, ParserFactory, ParserFault, RequestInfo, ToolChoice};
 use crate::stream::ParserBinding;
 
 /// One case.

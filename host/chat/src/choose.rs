@@ -168,10 +168,7 @@ pub fn strict_markers(descriptor: &Descriptor, has_added_token: &dyn Fn(&str) ->
     !descriptor.openers.is_empty() && openers.all(|opener| has_added_token(opener))
 }
 
-fn reasoning_only(
-    descriptors: &[&Descriptor],
-    name: &str,
-) -> Result<ParserChoice, ChooseError> {
+fn reasoning_only(descriptors: &[&Descriptor], name: &str) -> Result<ParserChoice, ChooseError> {
     let mut by_preference: Vec<_> = descriptors.to_vec();
     by_preference.sort_by_key(|descriptor| descriptor.tools);
     let mut found = by_preference.iter().filter_map(|of| Some((of, find_style(of, name)?)));
@@ -235,7 +232,13 @@ mod tests {
         texts.iter().map(|text| text.to_string()).collect()
     }
 
-    fn parser(name: &str, tools: bool, has: &[&str], lacks: &[&str], vocabulary: &[&str]) -> Descriptor {
+    fn parser(
+        name: &str,
+        tools: bool,
+        has: &[&str],
+        lacks: &[&str],
+        vocabulary: &[&str],
+    ) -> Descriptor {
         let evidence = vec![
             Evidence::default(),
             Evidence {

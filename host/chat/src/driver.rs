@@ -302,9 +302,10 @@ fn append(out: &mut Vec<ParseEvent>, event: ParseEvent) {
     match (out.last_mut(), event) {
         (Some(ParseEvent::Content(last)), ParseEvent::Content(text))
         | (Some(ParseEvent::Reasoning(last)), ParseEvent::Reasoning(text)) => last.push_str(&text),
-        (Some(ParseEvent::ToolArgs { index, text: last }), ParseEvent::ToolArgs { index: of, text })
-            if *index == of =>
-        {
+        (
+            Some(ParseEvent::ToolArgs { index, text: last }),
+            ParseEvent::ToolArgs { index: of, text },
+        ) if *index == of => {
             last.push_str(&text);
         }
         (_, ParseEvent::Content(text) | ParseEvent::Reasoning(text)) if text.is_empty() => {}

@@ -81,10 +81,7 @@ pub fn descriptor() -> Descriptor {
         added_tokens: strings(&["<|x|>"]),
         openers: strings(&["<call:"]),
         triggers: vec![
-            Trigger {
-                channel: Channel::Content,
-                texts: strings(&["<think>", "<call:", "<|x|>"]),
-            },
+            Trigger { channel: Channel::Content, texts: strings(&["<think>", "<call:", "<|x|>"]) },
             Trigger { channel: Channel::Reasoning, texts: strings(&["</think>"]) },
         ],
         evidence: vec![],
@@ -241,7 +238,8 @@ impl Fake {
             Channel::Reasoning => literal(rest, "</think>", Channel::Content),
             Channel::Tools => literal(rest, "</call>", Channel::Content),
             Channel::Content => {
-                if self.at_boundary && !matches!(literal(rest, "<think>", Channel::Reasoning), Found::Text)
+                if self.at_boundary
+                    && !matches!(literal(rest, "<think>", Channel::Reasoning), Found::Text)
                 {
                     return literal(rest, "<think>", Channel::Reasoning);
                 }

@@ -255,8 +255,12 @@ pub struct ParserFault {
 /// One stream's parser state. After an error the session is not called again.
 pub trait ParserSession: Send {
     /// More text. `skipped`: bytes that the host delivered itself since the last call.
-    fn push(&mut self, text: &str, specials: &[Special], skipped: u32)
-    -> Result<Reply, ParserFault>;
+    fn push(
+        &mut self,
+        text: &str,
+        specials: &[Special],
+        skipped: u32,
+    ) -> Result<Reply, ParserFault>;
 
     /// The stream ended.
     fn finish(&mut self, reason: ParseFinish) -> Result<Reply, ParserFault>;

@@ -10,9 +10,7 @@ use crate::driver::ParserDriver;
 use crate::ids::CallIds;
 use crate::parser::{Channel, ParseEvent, ParseFinish, ParserFault, Special};
 use crate::stop_cut::StopCut;
-use crate::stream::{
-    Finish, Finished, StopReason, StreamEvent, StreamSpec, TokenInfo, TokenText,
-};
+use crate::stream::{Finish, Finished, StopReason, StreamEvent, StreamSpec, TokenInfo, TokenText};
 
 /// What all sequences of a worker share.
 pub(crate) struct Shared {
@@ -193,14 +191,15 @@ impl TextSide {
     }
 
     fn finished(&self, end: End, error: Option<String>, shared: &Shared) -> StreamEvent {
-        let finish = match &end {
-            End::Engine(FinishReason::Length) => Finish::Length,
-            End::Engine(FinishReason::Abort) => Finish::Abort,
-            End::Engine(FinishReason::Error) => Finish::Error,
-            End::Engine(FinishReason::Stop(_)) | End::StopString(_) => {
-                if self.call_ids.is_empty() { Finish::Stop } else { Finish::ToolCalls }
-            }
-        };
+        let finish =
+            match &end {
+                End::Engine(FinishReason::Length) => Finish::Length,
+                End::Engine(FinishReason::Abort) => Finish::Abort,
+                End::Engine(FinishReason::Error) => Finish::Error,
+                End::Engine(FinishReason::Stop(_)) | End::StopString(_) => {
+                    if self.call_ids.is_empty() { Finish::Stop } else { Finish::ToolCalls }
+                }
+            };
         let stop_reason = match end {
             End::StopString(text) => Some(StopReason::Text(text)),
             End::Engine(FinishReason::Stop(token)) if !shared.eos.contains(&token) => {
@@ -216,7 +215,8 @@ impl TextSide {
     /// The end, if the parser failed and the request cannot go on as raw text.
     fn fatal_fault(&self) -> Option<StreamEvent> {
         let fault = self.fault().filter(|_| self.is_fault_fatal)?;
-        let error = format!("{fault}; a tool call was required, so raw text is no answer: try again");
+        let error =
+            format!("{fault}; a tool call was required, so raw text is no answer: try again");
         Some(self.last_event(Finish::Error, None, Some(error)))
     }
 

@@ -17,8 +17,8 @@ use tenon_text::{StopStrings, TextError, Tokenizer};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::ids::CallIds;
-use crate::inbox::{Inbox, Message};
 pub use crate::inbox::MAX_QUEUED_STEPS;
+use crate::inbox::{Inbox, Message};
 use crate::stream::{IndexedEvent, StreamEvent, StreamSpec};
 use crate::text_side::{Shared, TextSide};
 
@@ -251,7 +251,10 @@ impl Worker {
 
     fn open(&mut self, spec: StreamSpec, stop: &StopStrings) {
         let open = || TextSide::new(&spec, stop, &self.shared.tokenizer);
-        let open = || catch_unwind(AssertUnwindSafe(open)).map_or(Side::Broken, |side| Side::Open(Box::new(side)));
+        let open = || {
+            catch_unwind(AssertUnwindSafe(open))
+                .map_or(Side::Broken, |side| Side::Open(Box::new(side)))
+        };
         let sequence = || Sequence { side: Some(open()), is_engine_done: false };
         let sequences = (0..spec.n).map(|_| sequence()).collect();
         let request = Request { events: spec.events.clone(), sequences };
@@ -337,3 +340,6 @@ impl Sequence {
         let _ = catch_unwind(AssertUnwindSafe(move || drop(side)));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,8 +15,28 @@ type Token = (String, bool);
 fn tokens() -> impl Strategy<Value = Vec<Token>> {
     let added = Just(("<|x|>".to_owned(), true));
     let text = prop::sample::select(vec![
-        "<think>", "</think>", "<call:", "<call:f>", "</call>", "<", "th", "ink>", "/", "call:", ">",
-        "<|", "x|>", "<|x|>", " ", "\n", " \n\t", "a", "plain words", "é", "<call:X>", "日本",
+        "<think>",
+        "</think>",
+        "<call:",
+        "<call:f>",
+        "</call>",
+        "<",
+        "th",
+        "ink>",
+        "/",
+        "call:",
+        ">",
+        "<|",
+        "x|>",
+        "<|x|>",
+        " ",
+        "\n",
+        " \n\t",
+        "a",
+        "plain words",
+        "é",
+        "<call:X>",
+        "日本",
     ]);
     let text = text.prop_map(|text| (text.to_owned(), false));
     prop::collection::vec(prop_oneof![1 => added, 12 => text], 0..40)
@@ -156,31 +176,32 @@ fn plain_content_costs_no_calls_and_no_time() {
         }
         let ns = began.elapsed().as_nanos() as f64 / NUM_TOKENS as f64;
         let calls = calls.load(Ordering::Relaxed);
-        println!("watch {watch}: {ns:.1} ns and {} calls per token", calls as f64 / NUM_TOKENS as f64);
+        println!(
+            "watch {watch}: {ns:.1} ns and {} calls per token",
+            calls as f64 / NUM_TOKENS as f64
+        );
         assert_eq!(calls, if watch { 1 } else { NUM_TOKENS });
         driver.finish(ParseFinish::Stop, &mut out);
         assert_eq!(everything(&out).len(), num_bytes);
     }
 }
 
-/// A long run of blanks or of half triggers is not scanned again at each push.
+/// A long run of blanks or of half triggers is not scanned again at each push: that would take
+/// minutes here.
 #[test]
 fn held_text_costs_linear_time() {
+    const NUM: usize = 200_000;
     for unit in [" ", "<", "\n<thin"] {
-        let mut times = Vec::new();
-        for num in [20_000usize, 200_000] {
-            let mut driver =
-                ParserDriver::new(&FakeFactory::new().bind(Channel::Content, true));
-            let mut out = Vec::new();
-            driver.push("x", &[], &mut out);
-            let began = Instant::now();
-            (0..num).for_each(|_| driver.push(unit, &[], &mut out));
-            times.push(began.elapsed());
-            driver.push("y", &[], &mut out);
-            assert_eq!(everything(&out).len(), 2 + num * unit.len());
-        }
-        println!("{unit:?}: {:?} for 20k, {:?} for 200k", times[0], times[1]);
-        assert!(times[1] < times[0] * 60 + std::time::Duration::from_millis(20), "{times:?}");
+        let mut driver = ParserDriver::new(&FakeFactory::new().bind(Channel::Content, true));
+        let mut out = Vec::new();
+        driver.push("x", &[], &mut out);
+        let began = Instant::now();
+        (0..NUM).for_each(|_| driver.push(unit, &[], &mut out));
+        let took = began.elapsed();
+        println!("{unit:?}: {took:?} for {NUM} pushes");
+        assert!(took.as_secs() < 5, "{took:?}");
+        driver.push("y", &[], &mut out);
+        assert_eq!(everything(&out).len(), 2 + NUM * unit.len());
     }
 }
 
