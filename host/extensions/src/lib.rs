@@ -1,1 +1,29 @@
-//! The sandbox host: admission, compilation, stores, limits of WebAssembly components.
+//! The sandbox host: admission, compilation, stores and limits of WebAssembly components.
+//!
+//! The only crate that knows wasmtime. Bytes come in through [`ExtensionHost::admit`]; what comes
+//! out is a [`Parser`], which `chat` drives through its own traits. A guest can read, stall or
+//! crash nothing but its own stream.
+
+mod aot;
+mod breaker;
+mod budget;
+mod check;
+mod compile;
+mod descriptor;
+mod engine;
+mod error;
+mod host;
+mod limits;
+mod parser;
+mod scan;
+mod session;
+mod stats;
+mod store;
+mod v0_1;
+
+pub use compile::{CompilerCommand, compile_child_main};
+pub use error::{AdmissionError, HostError};
+pub use host::{ExtensionHost, HostConfig};
+pub use limits::{CompileLimits, Limits, RunLimits, ScanLimits};
+pub use parser::Parser;
+pub use stats::Stats;
