@@ -1,0 +1,293 @@
+//! A device whose KV cache holds token ids. What it answers is a hash of the context that it reads
+//! back through the block tables, so any wrong block, slot, order or count changes the output.
+#![allow(dead_code)] // each test crate uses its part
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tenon_engine::{
+    Engine, EngineConfig, FinishReason, NewRequest, RequestId, Sampled, SamplingParams, StepOutput,
+    StepPlan,
+};
+
+/// Tokens are below; 0 ends a sequence.
+pub const VOCAB: u32 = 23;
+
+pub fn config() -> EngineConfig {
+    EngineConfig {
+        num_blocks: 12,
+        block_size: 4,
+        max_num_seqs: 4,
+        max_step_tokens: 12,
+        max_prefill_chunk: 8,
+        max_model_len: 40,
+        max_waiting: 200,
+        prefix_caching: true,
+        hash_key: [3; 16],
+        eos_token_ids: vec![0],
+    }
+}
+
+/// The model: the next token after `context` in sequence `index` of a request.
+pub fn next_token(context: &[u32], index: u32) -> u32 {
+    let mut hash = 0xcbf2_9ce4_8422_2325 ^ u64::from(index);
+    for &token in context {
+        hash = (hash ^ u64::from(token)).wrapping_mul(0x0000_0100_0000_01b3);
+        hash ^= hash >> 29;
+    }
+    (hash >> 7) as u32 % VOCAB
+}
+
+/// What the model says without any engine.
+pub fn expected(prompt: &[u32], index: u32, max_tokens: u32, max_len: usize) -> Vec<u32> {
+    let mut tokens = prompt.to_vec();
+    while tokens.len() < max_len && tokens.len() - prompt.len() < max_tokens as usize {
+        let token = next_token(&tokens, index);
+        tokens.push(token);
+        if token == 0 {
+            break;
+        }
+    }
+    tokens.split_off(prompt.len())
+}
+
+#[derive(Debug, Clone)]
+struct Row {
+    tokens: Vec<u32>,
+    blocks: Vec<u32>,
+    index: u32,
+    request: RequestId,
+    num_computed: usize,
+}
+
+/// A slot's content, and under which salt it was written.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Slot {
+    token: u32,
+    salt: u32,
+}
+
+pub struct Device {
+    block_size: usize,
+    slots: Vec<Option<Slot>>,
+    rows: HashMap<u32, Row>,
+    /// Salt of each request, to see that nothing crosses over.
+    pub salts: HashMap<RequestId, u32>,
+    /// First admissions, in order.
+    pub admissions: Vec<(RequestId, u32)>,
+    /// Sequences whose next result is a failure.
+    pub failing: Vec<RequestId>,
+}
+
+impl Device {
+    pub fn new(config: &EngineConfig) -> Self {
+        Device {
+            block_size: config.block_size,
+            slots: vec![None; config.num_blocks * config.block_size],
+            rows: HashMap::new(),
+            salts: HashMap::new(),
+            admissions: Vec::new(),
+            failing: Vec::new(),
+        }
+    }
+
+    /// Runs a plan and checks that it is one that a device can run.
+    pub fn run(&mut self, plan: &StepPlan, config: &EngineConfig, num_live: usize) -> Vec<Sampled> {
+        self.apply(plan);
+        self.check_shares(plan, config, num_live);
+        for item in &plan.scheduled {
+            let row = &self.rows[&item.row.0];
+            assert_eq!(row.num_computed, item.start as usize);
+            for position in item.start..item.start + item.num_tokens {
+                let slot = self.slot(row, position as usize);
+                let users = |r: &&Row| r.blocks.contains(&((slot / self.block_size) as u32));
+                assert_eq!(
+                    self.rows.values().filter(users).count(),
+                    1,
+                    "a shared block is written"
+                );
+                let token = row.tokens[position as usize];
+                self.slots[slot] = Some(Slot { token, salt: self.salts[&row.request] });
+            }
+        }
+        let mut results = Vec::new();
+        for item in &plan.scheduled {
+            let end = (item.start + item.num_tokens) as usize;
+            let row = &self.rows[&item.row.0];
+            let salt = self.salts[&row.request];
+            let context: Vec<u32> = (0..end)
+                .map(|p| {
+                    let read = self.slots[self.slot(row, p)].expect("written before it is read");
+                    assert_eq!(read.salt, salt, "KV of another salt is read");
+                    read.token
+                })
+                .collect();
+            assert_eq!(context, row.tokens[..end], "the KV cache holds something else");
+            assert_eq!(item.wants_logits, end == row.tokens.len());
+            let (request, index) = (row.request, row.index);
+            let row = self.rows.get_mut(&item.row.0).expect("it was read above");
+            row.num_computed = end;
+            if item.wants_logits {
+                let token = next_token(&context, index);
+                row.tokens.push(token);
+                results.push(match self.failing.contains(&request) {
+                    true => Sampled::Failed("planted".into()),
+                    false => Sampled::Token { token, logprobs: None },
+                });
+            }
+        }
+        results
+    }
+
+    fn apply(&mut self, plan: &StepPlan) {
+        for row in &plan.released {
+            assert!(self.rows.remove(&row.0).is_some(), "row {} is released twice", row.0);
+        }
+        for new in &plan.admitted {
+            let mut tokens = new.prompt.to_vec();
+            tokens.extend(&new.output);
+            let is_first = !self.admissions.contains(&(new.request, new.index));
+            if is_first {
+                self.admissions.push((new.request, new.index));
+            }
+            let row = Row {
+                tokens,
+                blocks: Vec::new(),
+                index: new.index,
+                request: new.request,
+                num_computed: usize::MAX,
+            };
+            assert!(self.rows.insert(new.row.0, row).is_none(), "row {} is taken", new.row.0);
+        }
+        for item in &plan.scheduled {
+            let new =
+                &plan.new_blocks[item.new_blocks.start as usize..item.new_blocks.end as usize];
+            let row = self.rows.get_mut(&item.row.0).expect("only admitted rows are scheduled");
+            row.blocks.extend(new.iter().map(|b| b.0));
+            if row.num_computed == usize::MAX {
+                row.num_computed = item.start as usize;
+            }
+        }
+    }
+
+    fn check_shares(&self, plan: &StepPlan, config: &EngineConfig, num_live: usize) {
+        let mut seen = Vec::new();
+        let mut num_tokens = 0;
+        for item in &plan.scheduled {
+            assert!(!seen.contains(&item.row), "a row is scheduled twice");
+            seen.push(item.row);
+            assert!(item.num_tokens > 0);
+            let cap = if num_live > 1 { config.max_prefill_chunk } else { usize::MAX };
+            assert!(item.num_tokens as usize <= cap);
+            num_tokens += item.num_tokens as usize;
+        }
+        assert_eq!(num_tokens, plan.num_tokens);
+        assert!(num_tokens <= config.max_step_tokens, "the budget is exceeded");
+        for (id, row) in &self.rows {
+            let is_decoding = row.tokens.len() - row.num_computed.min(row.tokens.len()) == 1;
+            // Released with the next plan: preempted ones are gone from `rows` already.
+            if is_decoding {
+                assert!(seen.iter().any(|r| r.0 == *id), "a decode got no token");
+            }
+        }
+    }
+
+    fn slot(&self, row: &Row, position: usize) -> usize {
+        row.blocks[position / self.block_size] as usize * self.block_size
+            + position % self.block_size
+    }
+}
+
+/// What a sequence said.
+#[derive(Debug, Clone, Default)]
+pub struct Heard {
+    pub tokens: Vec<u32>,
+    pub finish: Option<FinishReason>,
+    pub num_cached: u32,
+}
+
+/// Engine, device and everything that came out.
+pub struct Bench {
+    pub engine: Engine,
+    pub device: Device,
+    pub heard: HashMap<(RequestId, u32), Heard>,
+    pub num_steps: usize,
+}
+
+impl Bench {
+    pub fn new(config: EngineConfig) -> Self {
+        let device = Device::new(&config);
+        let engine = Engine::new(config).expect("the configuration is valid");
+        Bench { engine, device, heard: HashMap::new(), num_steps: 0 }
+    }
+
+    pub fn add(&mut self, id: u64, prompt: &[u32], n: u32, max_tokens: u32, salt: u32) {
+        let salt_text = (salt > 0).then(|| format!("salt {salt}"));
+        self.device.salts.insert(RequestId(id), salt);
+        let params = SamplingParams { max_tokens, ..Default::default() };
+        self.engine
+            .add(NewRequest {
+                id: RequestId(id),
+                prompt: prompt.into(),
+                n,
+                params: Arc::new(params),
+                cache_salt: salt_text,
+            })
+            .expect("the request fits");
+        for index in 0..n {
+            self.heard.insert((RequestId(id), index), Heard::default());
+        }
+    }
+
+    pub fn abort(&mut self, id: u64) {
+        let outputs = self.engine.abort(RequestId(id));
+        self.hear(outputs);
+        self.engine.check();
+    }
+
+    /// One step; `in_flight` is aborted between plan and settle. False when idle.
+    pub fn step(&mut self, in_flight: Option<u64>) -> bool {
+        let config = self.engine.config().clone();
+        let stats = self.engine.stats();
+        let num_live = stats.num_requests_running + stats.num_requests_waiting;
+        let Some(plan) = self.engine.plan() else { return false };
+        let num_admitted = plan.admitted.len();
+        let mut results = self.device.run(plan, &config, num_live as usize);
+        if self.engine.stats().num_preemptions > stats.num_preemptions {
+            assert_eq!(num_admitted, 0, "admission in a step that preempted");
+        }
+        if let Some(id) = in_flight {
+            let outputs = self.engine.abort(RequestId(id));
+            self.hear(outputs);
+        }
+        let outputs = self.engine.settle(&mut results);
+        self.hear(outputs);
+        self.engine.check();
+        self.num_steps += 1;
+        true
+    }
+
+    pub fn run(&mut self, max_steps: usize) {
+        for _ in 0..max_steps {
+            if !self.step(None) {
+                return;
+            }
+        }
+        panic!("{max_steps} steps and not done");
+    }
+
+    pub fn heard(&self, id: u64, index: u32) -> &Heard {
+        &self.heard[&(RequestId(id), index)]
+    }
+
+    fn hear(&mut self, outputs: Vec<StepOutput>) {
+        for output in outputs {
+            let key = (output.request, output.index);
+            let heard = self.heard.get_mut(&key).expect("somebody asked");
+            assert_eq!(heard.finish, None, "{key:?} speaks after its end");
+            heard.tokens.extend(output.token);
+            heard.finish = output.finish;
+            heard.num_cached = output.num_cached_tokens;
+        }
+    }
+}

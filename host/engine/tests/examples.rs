@@ -1,0 +1,182 @@
+//! Single behaviours of scheduler and prefix cache, each by an example.
+#![allow(clippy::unwrap_used)]
+
+mod device;
+
+use device::{Bench, config, expected};
+use std::sync::Arc;
+use tenon_engine::{
+    AddError, Engine, EngineConfig, FinishReason, NewRequest, RequestId, Sampled, SamplingParams,
+};
+
+fn text(len: usize) -> Vec<u32> {
+    (0..len as u32).map(|i| 1 + i * i % 19).collect()
+}
+
+#[test]
+fn a_repeated_prompt_is_cached_but_for_its_last_block() {
+    for (prompt_len, num_cached) in [(4, 0), (5, 4), (8, 4), (9, 8), (12, 8)] {
+        let mut bench = Bench::new(config());
+        for id in 0..2 {
+            bench.add(id, &text(prompt_len), 1, 2, 0);
+            bench.run(20);
+        }
+        assert_eq!(bench.heard(0, 0).num_cached, 0);
+        assert_eq!(bench.heard(1, 0).num_cached, num_cached, "prompt of {prompt_len}");
+        let stats = bench.engine.stats();
+        assert_eq!(stats.prefix_cache_queries, 2 * prompt_len as u64);
+        assert_eq!(stats.prefix_cache_hits, u64::from(num_cached));
+    }
+}
+
+#[test]
+fn another_salt_finds_nothing() {
+    let mut bench = Bench::new(config());
+    for (id, salt) in [(0, 0), (1, 1), (2, 2), (3, 1)] {
+        bench.add(id, &text(12), 1, 1, salt);
+        bench.run(20);
+    }
+    let cached: Vec<u32> = (0..4).map(|id| bench.heard(id, 0).num_cached).collect();
+    assert_eq!(cached, [0, 0, 0, 8]);
+}
+
+#[test]
+fn output_is_cached_for_the_next_turn() {
+    let mut bench = Bench::new(config());
+    let prompt = text(6);
+    bench.add(0, &prompt, 1, 12, 0);
+    bench.run(20);
+    let mut next = prompt;
+    next.extend(&bench.heard(0, 0).tokens);
+    let num_full = (next.len() - 1) / 4 * 4;
+    next.extend([1, 2]);
+    bench.add(1, &next, 1, 1, 0);
+    bench.run(20);
+    assert_eq!(bench.heard(1, 0).num_cached as usize, num_full);
+}
+
+#[test]
+fn the_tail_is_evicted_before_the_head() {
+    // The pool is the prompt's four blocks and one more.
+    let mut bench = Bench::new(EngineConfig { num_blocks: 5, ..config() });
+    bench.add(0, &text(16), 1, 1, 0);
+    bench.run(20);
+    bench.add(1, &[7, 7, 7, 7, 7, 7, 7], 1, 1, 0);
+    bench.run(20);
+    bench.add(2, &text(16), 1, 1, 0);
+    bench.run(20);
+    // Two blocks were taken: the one that was never hashed and the prompt's last.
+    assert_eq!(bench.heard(2, 0).num_cached, 12);
+}
+
+#[test]
+fn siblings_wait_for_the_prompt_and_share_it() {
+    let mut bench = Bench::new(config());
+    bench.add(0, &text(14), 3, 3, 0);
+    // 14 tokens at a budget of 12, eight of them at most in one step: two steps for the leader.
+    assert!(bench.step(None));
+    assert_eq!(bench.engine.stats().num_requests_deferred, 2);
+    assert!(bench.step(None));
+    assert_eq!(bench.engine.stats().num_requests_deferred, 0);
+    bench.run(20);
+    let cached: Vec<u32> = (0..3).map(|index| bench.heard(0, index).num_cached).collect();
+    assert_eq!(cached, [0, 12, 12]);
+    for index in 0..3 {
+        assert_eq!(bench.heard(0, index).tokens, expected(&text(14), index, 3, 40));
+    }
+}
+
+#[test]
+fn siblings_go_on_when_their_leader_fails() {
+    let mut bench = Bench::new(config());
+    bench.device.failing.push(RequestId(0));
+    bench.add(0, &text(14), 2, 3, 0);
+    bench.step(None);
+    bench.step(None);
+    assert_eq!(bench.heard(0, 0).finish, Some(FinishReason::Error));
+    bench.device.failing.clear();
+    bench.run(20);
+    assert_eq!(bench.heard(0, 1).tokens, expected(&text(14), 1, 3, 40));
+    // What a failed sequence computed is not offered to others.
+    assert_eq!(bench.heard(0, 1).num_cached, 0);
+}
+
+#[test]
+fn a_long_prompt_does_not_keep_a_short_one_out() {
+    let mut bench = Bench::new(EngineConfig { max_prefill_chunk: 4, ..config() });
+    bench.add(0, &text(30), 1, 1, 0);
+    bench.add(1, &[1, 2], 1, 1, 0);
+    bench.step(None);
+    assert_eq!(bench.heard(1, 0).tokens.len(), 1);
+    assert_eq!(bench.heard(0, 0).tokens.len(), 0);
+    // Alone, it takes whole steps: 26 are left, 12 a step.
+    bench.run(4);
+    assert_eq!(bench.num_steps, 4);
+}
+
+#[test]
+fn the_youngest_is_preempted() {
+    let limits = EngineConfig { num_blocks: 6, max_num_seqs: 3, ..config() };
+    let mut bench = Bench::new(limits);
+    let (a, b) = (text(11), vec![9; 11]);
+    bench.add(0, &a, 1, 12, 1);
+    bench.add(1, &b, 1, 12, 2);
+    while bench.engine.stats().num_preemptions == 0 {
+        assert!(bench.step(None));
+    }
+    let stats = bench.engine.stats();
+    assert_eq!((stats.num_requests_running, stats.num_requests_waiting), (1, 1));
+    bench.run(60);
+    assert_eq!(bench.heard(0, 0).tokens, expected(&a, 0, 12, 24));
+    assert_eq!(bench.heard(1, 0).tokens, expected(&b, 0, 12, 24));
+}
+
+#[test]
+fn the_queue_is_bounded_by_sequences() {
+    let limits = EngineConfig { max_num_seqs: 2, max_waiting: 3, ..config() };
+    let mut bench = Bench::new(limits.clone());
+    bench.add(0, &[1], 4, 1, 0);
+    let request = NewRequest {
+        id: RequestId(1),
+        prompt: vec![1].into(),
+        n: 2,
+        params: Arc::new(SamplingParams::default()),
+        cache_salt: None,
+    };
+    assert_eq!(bench.engine.add(request.clone()), Err(AddError::QueueFull { limit: 5 }));
+    bench.run(20);
+    assert_eq!(bench.engine.add(request.clone()), Ok(()));
+    let too_long = NewRequest { prompt: vec![1; 48].into(), ..request };
+    let Err(AddError::Invalid(error)) = bench.engine.add(too_long) else { panic!() };
+    assert_eq!(error.param, "prompt");
+    assert!(error.message.contains("`48`"), "{error}");
+}
+
+#[test]
+fn stop_tokens_end_a_sequence_after_min_tokens() {
+    let run = |params: SamplingParams| {
+        let mut engine = Engine::new(config()).unwrap();
+        let id = RequestId(0);
+        let prompt = vec![1].into();
+        let params = Arc::new(params);
+        engine.add(NewRequest { id, prompt, n: 1, params, cache_salt: None }).unwrap();
+        let mut finishes = Vec::new();
+        for token in [5, 0, 5, 0, 7] {
+            if engine.plan().is_none() {
+                break;
+            }
+            let mut results = vec![Sampled::Token { token, logprobs: None }];
+            finishes.push(engine.settle(&mut results)[0].finish);
+        }
+        (finishes.len(), finishes.pop().unwrap().unwrap())
+    };
+    let params = SamplingParams { max_tokens: 5, ..Default::default() };
+    assert_eq!(run(params.clone()), (2, FinishReason::Stop(0)));
+    let stop_5 = SamplingParams { stop_token_ids: vec![5], ..params.clone() };
+    assert_eq!(run(stop_5.clone()), (1, FinishReason::Stop(5)));
+    assert_eq!(run(SamplingParams { min_tokens: 2, ..stop_5 }), (3, FinishReason::Stop(5)));
+    let ignore = SamplingParams { ignore_eos: true, ..params };
+    assert_eq!(run(ignore.clone()), (5, FinishReason::Length));
+    let stop_7 = SamplingParams { stop_token_ids: vec![7], ..ignore };
+    assert_eq!(run(stop_7), (5, FinishReason::Stop(7)));
+}

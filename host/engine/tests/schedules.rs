@@ -1,0 +1,183 @@
+//! Any schedule, any batch mix, any limits: nothing leaks, everything ends, and greedy output is
+//! what the model says when it is asked alone.
+#![allow(clippy::unwrap_used)]
+
+mod device;
+
+use device::{Bench, config, expected};
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use tenon_engine::{EngineConfig, FinishReason, RequestId};
+
+#[derive(Debug, Clone)]
+struct Ask {
+    prompt: Vec<u32>,
+    n: u32,
+    max_tokens: u32,
+    salt: u32,
+}
+
+#[derive(Debug, Clone)]
+enum Action {
+    Add(Ask),
+    Abort(u8),
+    AbortInFlight(u8),
+    Fail(u8),
+    Step,
+}
+
+/// Prompts that share prefixes: a cut of one of two long texts, then a few tokens of its own.
+fn prompt() -> impl Strategy<Value = Vec<u32>> {
+    (any::<bool>(), 0_usize..30, prop::collection::vec(1_u32..5, 1..8)).prop_map(
+        |(which, cut, tail)| {
+            let shared = (0..30).map(|i| 1 + (i * 7 + u32::from(which)) % 20);
+            shared.take(cut).chain(tail).collect()
+        },
+    )
+}
+
+fn ask() -> impl Strategy<Value = Ask> {
+    (prompt(), prop_oneof![3 => Just(1_u32), 1 => 2_u32..5], 1_u32..20, 0_u32..3)
+        .prop_map(|(prompt, n, max_tokens, salt)| Ask { prompt, n, max_tokens, salt })
+}
+
+fn action() -> impl Strategy<Value = Action> {
+    prop_oneof![
+        4 => ask().prop_map(Action::Add),
+        1 => any::<u8>().prop_map(Action::Abort),
+        1 => any::<u8>().prop_map(Action::AbortInFlight),
+        1 => any::<u8>().prop_map(Action::Fail),
+        8 => Just(Action::Step),
+    ]
+}
+
+fn limits() -> impl Strategy<Value = EngineConfig> {
+    (1_usize..6, 4_usize..24, 1_usize..6, 0_usize..20, 1_usize..20, any::<bool>()).prop_map(
+        |(block_size, num_blocks, max_num_seqs, spare, max_prefill_chunk, prefix_caching)| {
+            EngineConfig {
+                block_size,
+                // Always room for a prompt of 37 and a token.
+                num_blocks: num_blocks.max(39_usize.div_ceil(block_size)),
+                max_num_seqs,
+                max_step_tokens: max_num_seqs + spare,
+                max_prefill_chunk,
+                prefix_caching,
+                ..config()
+            }
+        },
+    )
+}
+
+struct Run {
+    bench: Bench,
+    asks: Vec<Ask>,
+    touched: Vec<RequestId>,
+}
+
+fn play(config: EngineConfig, actions: &[Action]) -> Run {
+    let mut run = Run { bench: Bench::new(config), asks: Vec::new(), touched: Vec::new() };
+    for action in actions {
+        let pick = |at: u8| match run.asks.len() {
+            0 => None,
+            len => Some(at as u64 % len as u64),
+        };
+        match action {
+            Action::Add(ask) => {
+                let id = run.asks.len() as u64;
+                run.bench.add(id, &ask.prompt, ask.n, ask.max_tokens, ask.salt);
+                run.asks.push(ask.clone());
+            }
+            Action::Abort(at) => {
+                if let Some(id) = pick(*at) {
+                    run.touched.push(RequestId(id));
+                    run.bench.abort(id);
+                }
+            }
+            Action::AbortInFlight(at) => {
+                let id = pick(*at);
+                run.touched.extend(id.map(RequestId));
+                run.bench.step(id);
+            }
+            Action::Fail(at) => {
+                let id = pick(*at).map(RequestId);
+                run.touched.extend(id);
+                run.bench.device.failing.extend(id);
+            }
+            Action::Step => {
+                run.bench.step(None);
+            }
+        }
+    }
+    // Each step computes something of the oldest running sequence, which is never preempted.
+    let work = |a: &Ask| (a.prompt.len() + a.max_tokens as usize) * a.n as usize;
+    let bound = 100 + 4 * run.asks.iter().map(work).sum::<usize>();
+    run.bench.run(bound);
+    run
+}
+
+fn check(run: &Run) -> Result<(), TestCaseError> {
+    let config = run.bench.engine.config();
+    for (id, ask) in run.asks.iter().enumerate() {
+        for index in 0..ask.n {
+            let heard = run.bench.heard(id as u64, index);
+            let want = expected(&ask.prompt, index, ask.max_tokens, config.max_seq_len());
+            let is_touched = run.touched.contains(&RequestId(id as u64));
+            match heard.finish {
+                Some(FinishReason::Stop(0)) => {
+                    prop_assert_eq!(&heard.tokens, &want);
+                    prop_assert_eq!(want.last(), Some(&0));
+                }
+                Some(FinishReason::Length) => {
+                    prop_assert_eq!(&heard.tokens, &want);
+                    prop_assert_ne!(want.last(), Some(&0));
+                }
+                Some(FinishReason::Abort | FinishReason::Error) => {
+                    prop_assert!(is_touched);
+                    prop_assert!(want.starts_with(&heard.tokens));
+                }
+                other => prop_assert!(false, "ended with {:?}", other),
+            }
+            let num_cached = heard.num_cached as usize;
+            prop_assert!(num_cached < ask.prompt.len());
+            prop_assert_eq!(num_cached % config.block_size, 0);
+            prop_assert!(config.prefix_caching || num_cached == 0);
+        }
+    }
+    // First come, first served.
+    let admitted = run.bench.device.admissions.iter().filter(|(_, index)| *index == 0);
+    prop_assert!(admitted.is_sorted_by_key(|(request, _)| request));
+    let stats = run.bench.engine.stats();
+    prop_assert!(stats.prefix_cache_hits <= stats.prefix_cache_queries);
+    prop_assert_eq!(stats.num_used_blocks, 0);
+    let tokens: usize = run.bench.heard.values().map(|h| h.tokens.len()).sum();
+    prop_assert!(stats.generation_tokens as usize >= tokens);
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, max_shrink_iters: 2000, ..Default::default() })]
+    #[test]
+    fn every_schedule_gives_what_the_model_says(
+        limits in limits(),
+        actions in prop::collection::vec(action(), 0..60),
+    ) {
+        check(&play(limits, &actions))?;
+    }
+}
+
+/// The property above would hold trivially if nothing ever was preempted, shared or cut.
+#[test]
+fn the_schedules_reach_what_they_are_about() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let (mut preempted, mut hits, mut siblings) = (0, 0, 0);
+    for _ in 0..100 {
+        let strategy = (limits(), prop::collection::vec(action(), 30..60));
+        let (limits, actions) = strategy.new_tree(&mut runner).unwrap().current();
+        let run = play(limits, &actions);
+        let stats = run.bench.engine.stats();
+        preempted += usize::from(stats.num_preemptions > 0);
+        hits += usize::from(stats.prefix_cache_hits > 0);
+        siblings += run.asks.iter().filter(|a| a.n > 1).count();
+    }
+    assert!(preempted > 10 && hits > 20 && siblings > 50, "{preempted} {hits} {siblings}");
+}
