@@ -127,8 +127,11 @@ fn kinds(vocab: &GgufVocab) -> Vec<Kind> {
         }
     }
     for (i, text) in vocab.tokens.iter().enumerate() {
-        // A known flaw of converted files: ends of turn that are not marked as control.
-        if matches!(kinds[i], Kind::Normal | Kind::Added) && END_TEXTS.contains(&text.as_str()) {
+        // A known flaw of converted files: ends of turn that are not marked as control. `</s>` and
+        // the like are also ordinary tokens of HTML, and stay what the file says.
+        let unmistakable = text.starts_with("<|") || text == "<end_of_turn>";
+        let open = matches!(kinds[i], Kind::Normal | Kind::Added);
+        if open && unmistakable && END_TEXTS.contains(&text.as_str()) {
             kinds[i] = Kind::Special;
         }
     }

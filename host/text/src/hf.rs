@@ -318,7 +318,8 @@ fn roles(
     let mut prefix = around.0;
     let mut suffix = around.1;
     let bos = id(&config.bos_token).or(prefix.first().copied());
-    let ends_by_text = || END_TEXTS.iter().filter_map(|text| added.id(text));
+    let is_end = |&id: &u32| vocab.kind(id) == Some(Kind::Special);
+    let ends_by_text = || END_TEXTS.iter().filter_map(|text| added.id(text)).filter(is_end);
     let eos = id(&config.eos_token).or_else(|| ends_by_text().next());
     if !found {
         prefix.extend(bos.filter(|_| config.add_bos_token.unwrap_or(false)));
