@@ -6,11 +6,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::{Delivery, Folded, FoldedCall, Stream, Violation, broken, chars, random, run, two_ways};
+use super::{Folded, FoldedCall, Stream, Violation, any_cut, broken};
 use crate::{Channel, FinishReason, Parser, RequestInfo, ToolChoice};
-
-/// Random cuts per case.
-const NUM_RANDOM_CUTS: usize = 50;
 
 /// One line of a case file.
 #[derive(Debug, Clone)]
@@ -95,23 +92,10 @@ impl Case {
     /// # Errors
     /// The first difference, with the cut that shows it.
     pub fn check<P: Parser>(&self, style: Option<&str>, aspect: Aspect) -> Result<(), Violation> {
-        let request = self.request(style);
         let stream = Stream::of(&self.text);
-        let mut all = vec![Vec::new(), chars(&self.text)];
-        all.extend(two_ways(&self.text));
-        all.extend(random(&self.text, NUM_RANDOM_CUTS, self.text.len() as u64));
-        for cuts in all {
-            for delivery in [Delivery::Pushed, Delivery::Watched] {
-                let result = run::<P>(&request, &stream, &cuts, self.reason, delivery)
-                    .and_then(|folded| self.compare(&folded, aspect));
-                if let Err(Violation(what)) = result {
-                    let cuts = &cuts[..cuts.len().min(8)];
-                    let id = &self.id;
-                    return broken(format!("case `{id}`, {delivery:?}, cut at {cuts:?}: {what}"));
-                }
-            }
-        }
-        Ok(())
+        any_cut::<P>(&self.request(style), &stream, self.reason)
+            .and_then(|folded| self.compare(&folded, aspect))
+            .or_else(|Violation(what)| broken(format!("case `{}`: {what}", self.id)))
     }
 
     /// Is this what is expected?

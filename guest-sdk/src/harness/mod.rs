@@ -12,7 +12,10 @@ use std::fmt;
 pub use cuts::{chars, random, two_ways};
 pub use host::{Delivery, Stream, run};
 
-use crate::{Event, FinishReason};
+use crate::{Event, FinishReason, Parser, RequestInfo};
+
+/// Random cuts per stream.
+const NUM_RANDOM_CUTS: usize = 50;
 
 /// A broken promise of the parser.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +28,34 @@ impl fmt::Display for Violation {
 }
 
 impl std::error::Error for Violation {}
+
+/// Runs a stream whole, one character at a time, in every two and at random, pushed and watched:
+/// the folded events must be the same, and are returned.
+///
+/// # Errors
+/// The first difference or broken promise, with the cut that shows it.
+pub fn any_cut<P: Parser>(
+    request: &RequestInfo,
+    stream: &Stream,
+    reason: FinishReason,
+) -> Result<Folded, Violation> {
+    let text = stream.text.as_str();
+    let whole = run::<P>(request, stream, &[], reason, Delivery::Pushed)?;
+    let mut cuts = vec![Vec::new(), chars(text)];
+    cuts.extend(two_ways(text));
+    cuts.extend(random(text, NUM_RANDOM_CUTS, text.len() as u64));
+    for cuts in cuts {
+        for delivery in [Delivery::Pushed, Delivery::Watched] {
+            let place = || format!("{delivery:?}, cut at {:?}", &cuts[..cuts.len().min(8)]);
+            match run::<P>(request, stream, &cuts, reason, delivery) {
+                Ok(folded) if folded == whole => {}
+                Ok(folded) => return broken(format!("{}: {folded:?}, not {whole:?}", place())),
+                Err(Violation(what)) => return broken(format!("{}: {what}", place())),
+            }
+        }
+    }
+    Ok(whole)
+}
 
 /// A stream's events, put together.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

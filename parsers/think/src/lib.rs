@@ -1,1 +1,34 @@
-//! Output parser think.
+//! Reasoning between `<think>` tags and nothing else, for models without a known tool format.
+
+use tenon_guest::{Declared, Family, Rule, export_parser, style};
+
+/// Openers of call formats that other parsers read.
+const TOOL_MARKERS: &[&str] = &[
+    "<tool_call>",
+    "<tool_calls>",
+    "<function=",
+    "[TOOL_CALLS]",
+    "<|python_tag|>",
+    "<｜tool▁calls▁begin｜>",
+    "<|tool_calls_section_begin|>",
+];
+
+/// The format.
+pub struct Think;
+
+impl Declared for Think {
+    const FAMILY: &'static Family = &Family {
+        reasoning: &[style::QWEN3, style::DEEPSEEK_R1],
+        evidence: &[
+            Rule::template(&["<think>"], TOOL_MARKERS),
+            Rule { template_lacks: TOOL_MARKERS, ..Rule::vocabulary(&["<think>", "</think>"]) },
+        ],
+        ..Family::named(
+            "think",
+            env!("CARGO_PKG_VERSION"),
+            "reasoning in <think> tags, no tool calls",
+        )
+    };
+}
+
+export_parser!(Think);
