@@ -15,6 +15,7 @@ pub mod open;
 pub mod rope;
 pub mod safetensors;
 pub mod store;
+pub mod text_files;
 pub mod tiny;
 mod tiny_vocab;
 mod weights;

@@ -3,6 +3,7 @@
 pub mod batch;
 pub mod handle;
 mod ledger;
+pub mod load;
 pub mod rows;
 pub mod sampler;
 mod shared;
