@@ -59,10 +59,8 @@ impl TextFiles {
 /// # Errors
 /// [`ModelError::Io`], or [`ModelError::Malformed`] when it is not UTF-8.
 pub fn read_template(path: &Path) -> Result<String, ModelError> {
-    let missing = || ModelError::Io {
-        path: path.to_path_buf(),
-        source: std::io::ErrorKind::NotFound.into(),
-    };
+    let missing =
+        || ModelError::Io { path: path.to_path_buf(), source: std::io::ErrorKind::NotFound.into() };
     utf8(path, read_optional(path)?.ok_or_else(missing)?)
 }
 
