@@ -227,6 +227,31 @@ fn a_failing_device_ends_every_request_with_an_error() {
     }
 }
 
+/// What lies in the channel while the last step runs is not forgotten.
+#[test]
+fn requests_that_arrive_during_the_last_step_end_too() {
+    for fault in [Some(Fault::Error), Some(Fault::Panic), None] {
+        let backend = FakeBackend::new(&config());
+        let backend = fault.map_or(FakeBackend::new(&config()), |f| backend.failing(1, f));
+        let (backend, gate) = backend.gated();
+        let (backend, entered) = backend.announced();
+        let bench = start(config(), backend);
+        bench.handle.submit(request(0, &[1, 2], 9)).unwrap();
+        entered.recv_timeout(PATIENCE).unwrap();
+        for id in 1..5 {
+            bench.handle.submit(GenerateRequest { n: 2, ..request(id, &[1, 2], 9) }).unwrap();
+        }
+        if fault.is_none() {
+            bench.handle.stop();
+        }
+        drop(gate);
+        let ended = bench.hear(9);
+        let want = fault.map_or(FinishReason::Abort, |_| FinishReason::Error);
+        assert!(ended.iter().all(|(_, heard)| heard.finish == want), "{ended:?}");
+        assert_eq!(bench.thread.join().is_err(), fault.is_some());
+    }
+}
+
 #[test]
 fn a_sink_that_panics_leaves_nobody_waiting() {
     let (sink, outputs) = fake::panicking_sink();

@@ -198,7 +198,10 @@ fn bias_penalties_and_masks_move_the_best() {
     let repetition = SamplingParams { repetition_penalty: 2.0, ..base() };
     check(repetition.clone(), &[], &[0.0, 3.0, 1.6], 2);
     check(repetition.clone(), &[], &[-3.0, -1.0, -1.6], 2);
-    check(repetition, &[2], &[-9.0, 3.0, 2.8], 1);
+    check(repetition.clone(), &[2], &[-9.0, 3.0, 2.8], 1);
+    // All together: the prompt's token is divided, but not counted as output.
+    let both = SamplingParams { presence_penalty: 1.0, ..repetition };
+    check(both, &[], &[0.0, 4.0, 1.5], 1);
     // Masks: the model's own end, and stop tokens for a while.
     let ignore = SamplingParams { ignore_eos: true, ..base() };
     check(ignore, &[5; 9], &[9.0, 1.0, 0.0], 1);

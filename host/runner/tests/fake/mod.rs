@@ -2,12 +2,15 @@
 //! back through the block tables. Failures can be planted at a given step.
 #![allow(dead_code)] // each test crate uses its part
 
+use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tenon_backend::{Backend, BackendError, StepInputs, Ticket};
-use tenon_engine::{EngineConfig, FinishReason, RequestId, SamplingParams, StepOutput};
+use tenon_engine::{
+    EngineConfig, FinishReason, RequestId, SamplingParams, StepOutput, TokenLogprobs,
+};
 use tenon_runner::{GenerateRequest, OutputSink, RunnerHandle, WorkerConfig, WorkerThread, spawn};
 
 pub const VOCAB: u32 = 61;
@@ -70,6 +73,8 @@ pub struct FakeBackend {
     fault: Option<(usize, Fault)>,
     /// Each step after the warm-up waits for a message; a closed channel means no more waiting.
     gate: Option<Receiver<()>>,
+    /// Told when a step begins to wait for the gate.
+    entered: Option<Sender<()>>,
 }
 
 impl FakeBackend {
@@ -81,6 +86,7 @@ impl FakeBackend {
             num_steps: 0,
             fault: None,
             gate: None,
+            entered: None,
         }
     }
 
@@ -92,6 +98,11 @@ impl FakeBackend {
         let (sender, gate) = channel();
         (FakeBackend { gate: Some(gate), ..self }, sender)
     }
+
+    pub fn announced(self) -> (Self, Receiver<()>) {
+        let (sender, entered) = channel();
+        (FakeBackend { entered: Some(sender), ..self }, entered)
+    }
 }
 
 impl Backend for FakeBackend {
@@ -102,6 +113,9 @@ impl Backend for FakeBackend {
     fn forward(&mut self, inputs: &StepInputs<'_>) -> Result<Ticket, BackendError> {
         let fault = self.fault.filter(|(step, _)| *step == self.num_steps).map(|(_, f)| f);
         if let Some(gate) = self.gate.as_ref().filter(|_| self.num_steps > 0) {
+            if let Some(entered) = &self.entered {
+                let _ = entered.send(());
+            }
             let _ = gate.recv();
         }
         self.num_steps += 1;
@@ -181,6 +195,7 @@ pub fn request(id: u64, prompt: &[u32], max_tokens: u32) -> GenerateRequest {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Heard {
     pub tokens: Vec<u32>,
+    pub logprobs: Vec<TokenLogprobs>,
     pub finish: FinishReason,
     pub error: Option<String>,
 }
@@ -193,7 +208,7 @@ impl Bench {
 }
 
 pub fn hear(outputs: &Receiver<Vec<StepOutput>>, count: usize) -> Vec<((u64, u32), Heard)> {
-    let mut open: Vec<((u64, u32), Vec<u32>)> = Vec::new();
+    let mut open: HashMap<(u64, u32), Heard> = HashMap::new();
     let mut ended: Vec<((u64, u32), Heard)> = Vec::new();
     while ended.len() < count {
         let batch = outputs.recv_timeout(PATIENCE).expect("an output in time");
@@ -201,14 +216,16 @@ pub fn hear(outputs: &Receiver<Vec<StepOutput>>, count: usize) -> Vec<((u64, u32
         for output in batch {
             let key = (output.request.0, output.index);
             assert!(ended.iter().all(|(k, _)| *k != key), "{key:?} speaks after its end");
-            if open.iter().all(|(k, _)| *k != key) {
-                open.push((key, Vec::new()));
-            }
-            let tokens = &mut open.iter_mut().find(|(k, _)| *k == key).unwrap().1;
-            tokens.extend(output.token);
+            let heard = open.entry(key).or_insert_with(|| Heard {
+                tokens: Vec::new(),
+                logprobs: Vec::new(),
+                finish: FinishReason::Length,
+                error: None,
+            });
+            heard.tokens.extend(output.token);
+            heard.logprobs.extend(output.logprobs.map(|l| *l));
             if let Some(finish) = output.finish {
-                let heard = Heard { tokens: tokens.clone(), finish, error: output.error };
-                ended.push((key, heard));
+                ended.push((key, Heard { finish, error: output.error, ..heard.clone() }));
             }
         }
     }

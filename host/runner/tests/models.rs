@@ -1,0 +1,153 @@
+//! The promise on real arithmetic: what a sequence says is the same, token for token and to the last
+//! bit of its log-probabilities, alone or in any batch, whatever the limits: chunks, cache,
+//! preemption, order.
+#![allow(clippy::unwrap_used)]
+
+mod fake;
+
+use fake::{Heard, hear};
+use std::collections::HashSet;
+use std::sync::mpsc::channel;
+use tenon_backend::{Backend, KvDType, PrepareOptions, WeightMode};
+use tenon_cpu::CpuBackend;
+use tenon_engine::{EngineConfig, FinishReason, SamplingParams};
+use tenon_model::{TinyArch, TinyModel};
+use tenon_reference::ReferenceBackend;
+use tenon_runner::{GenerateRequest, WorkerConfig, spawn};
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Reference,
+    Cpu,
+}
+
+fn backend(kind: Kind, model: &TinyModel, config: &EngineConfig) -> Box<dyn Backend> {
+    let options = PrepareOptions {
+        weights: WeightMode::Native,
+        kv_dtype: KvDType::BF16,
+        num_blocks: config.num_blocks,
+        block_size: config.block_size,
+        max_step_tokens: config.max_step_tokens,
+        max_logits_rows: config.max_num_seqs,
+        num_threads: 2,
+    };
+    match kind {
+        Kind::Reference => Box::new(ReferenceBackend::prepare(model.program(), &options).unwrap()),
+        Kind::Cpu => Box::new(CpuBackend::prepare(model.program(), &options).unwrap()),
+    }
+}
+
+fn requests() -> Vec<GenerateRequest> {
+    let shared: Vec<u32> = (0..19).map(|i| 40 + i * 11 % 90).collect();
+    let request = |id: u64, prompt: Vec<u32>, params| GenerateRequest {
+        n: if id % 4 == 3 { 3 } else { 1 },
+        params,
+        ..fake::request(id, &prompt, 1)
+    };
+    (0..8_u64)
+        .map(|id| {
+            let mut prompt = shared[..(id as usize * 5) % 19].to_vec();
+            prompt.extend((0..1 + id as u32 % 3).map(|i| 60 + i + id as u32));
+            let params = SamplingParams {
+                max_tokens: 6 + id as u32 * 2,
+                temperature: if id % 2 == 0 { 0.0 } else { 0.8 },
+                top_p: if id % 3 == 0 { 0.9 } else { 1.0 },
+                seed: Some(id),
+                logprobs: Some(3),
+                repetition_penalty: if id == 4 { 1.2 } else { 1.0 },
+                ..Default::default()
+            };
+            request(id, prompt, params)
+        })
+        .collect()
+}
+
+fn run(
+    kind: Kind,
+    model: &TinyModel,
+    config: EngineConfig,
+    requests: &[GenerateRequest],
+) -> (Vec<((u64, u32), Heard)>, u64) {
+    let backend = backend(kind, model, &config);
+    let (sender, outputs) = channel();
+    let config = WorkerConfig { engine: config, vocab_size: TinyModel::VOCAB as u32 };
+    let sink = Box::new(move |batch| drop(sender.send(batch)));
+    let (handle, thread) = spawn(config, backend, sink).unwrap();
+    for request in requests {
+        handle.submit(request.clone()).unwrap();
+    }
+    let heard = hear(&outputs, requests.iter().map(|r| r.n as usize).sum());
+    let num_preemptions = handle.stats().num_preemptions;
+    handle.drain();
+    thread.join().unwrap();
+    (heard, num_preemptions)
+}
+
+fn roomy() -> EngineConfig {
+    EngineConfig {
+        num_blocks: 64,
+        block_size: 8,
+        max_num_seqs: 16,
+        max_step_tokens: 64,
+        max_prefill_chunk: 64,
+        max_model_len: 128,
+        max_waiting: 100,
+        prefix_caching: false,
+        hash_key: [1; 16],
+        eos_token_ids: vec![TinyModel::EOS],
+    }
+}
+
+fn check(kind: Kind, arch: TinyArch) {
+    let model = TinyModel::new(arch, 11);
+    let requests = requests();
+    let alone: Vec<_> = requests
+        .iter()
+        .flat_map(|r| run(kind, &model, roomy(), std::slice::from_ref(r)).0)
+        .collect();
+    assert!(alone.iter().all(|(_, heard)| heard.finish != FinishReason::Error), "{alone:?}");
+    let logprobs = alone.iter().flat_map(|(_, heard)| &heard.logprobs);
+    let distinct: HashSet<u32> = logprobs.map(|l| l.top[2].logprob.to_bits()).collect();
+    assert!(distinct.len() > 50, "a model that always says the same proves nothing");
+    let limits = [
+        roomy(),
+        EngineConfig { prefix_caching: true, max_prefill_chunk: 3, ..roomy() },
+        EngineConfig { prefix_caching: true, num_blocks: 9, max_num_seqs: 5, ..roomy() },
+        EngineConfig { num_blocks: 20, block_size: 3, max_step_tokens: 16, ..roomy() },
+        EngineConfig { max_num_seqs: 1, max_step_tokens: 1, ..roomy() },
+    ];
+    let mut num_preemptions = 0;
+    for limits in limits {
+        let (heard, preempted) = run(kind, &model, limits.clone(), &requests);
+        num_preemptions += preempted;
+        for (got, want) in heard.iter().zip(&alone) {
+            assert_eq!(got, want, "{arch:?} on {kind:?} with {limits:?}");
+        }
+    }
+    assert!(num_preemptions > 0);
+}
+
+#[test]
+fn reference_llama() {
+    check(Kind::Reference, TinyArch::Llama);
+}
+
+#[test]
+fn reference_gemma3_with_windows() {
+    check(Kind::Reference, TinyArch::Gemma3);
+}
+
+#[test]
+fn cpu_llama() {
+    check(Kind::Cpu, TinyArch::Llama);
+}
+
+#[test]
+fn cpu_qwen3() {
+    check(Kind::Cpu, TinyArch::Qwen3);
+}
+
+#[test]
+fn cpu_gemma3_with_windows() {
+    check(Kind::Cpu, TinyArch::Gemma3);
+}
