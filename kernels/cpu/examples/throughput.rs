@@ -1,0 +1,141 @@
+//! Decode and prefill speed of a model of SmolLM2-135M's shapes with random weights (Q4_1, Q8_0
+//! embedding): `throughput [threads] [repeats]`. Prints the best of the repeats and the median.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+use std::time::Instant;
+
+use support::{Shape, decoder, ids};
+use tenon_backend::{
+    Activation, Backend, DType, KvDType, PrepareOptions, RopeStyle, SeqSpan, StepInputs,
+    WeightMode,
+};
+use tenon_cpu::{CpuBackend, Isa};
+
+const BLOCK: usize = 16;
+/// Blocks of a sequence: 1024 tokens.
+const BLOCKS: usize = 64;
+
+fn main() {
+    let mut args = std::env::args().skip(1).map(|a| a.parse::<usize>().unwrap());
+    let threads = args.next().unwrap_or(2);
+    let repeats = args.next().unwrap_or(5);
+    let formats: &[(&str, DType, WeightMode)] = &[
+        ("Q4_1", DType::Q4_1, WeightMode::Native),
+        ("Q8_0", DType::Q8_0, WeightMode::Native),
+        ("Q5_0", DType::Q5_0, WeightMode::Native),
+        ("BF16", DType::BF16, WeightMode::Native),
+        ("F16", DType::F16, WeightMode::Native),
+        ("Q4_1 as F32", DType::Q4_1, WeightMode::Float32),
+    ];
+    let wanted = std::env::var("FORMATS").unwrap_or("Q4_1".into());
+    for (name, linear, weights) in formats {
+        if wanted == "all" || wanted == *name {
+            measure(name, *linear, *weights, threads, repeats);
+        }
+    }
+}
+
+fn measure(name: &str, linear: DType, weights: WeightMode, threads: usize, repeats: usize) {
+    let shape = Shape {
+        layers: 30,
+        hidden: 576,
+        mlp: 1536,
+        heads: 9,
+        kv_heads: 3,
+        head_dim: 64,
+        vocab: 49_152,
+        linear,
+        embedding: if linear.block_len() == 1 { linear } else { DType::Q8_0 },
+        tied: true,
+        bias: false,
+        head_norm: false,
+        window: None,
+        softcap: None,
+        style: RopeStyle::Interleaved,
+        act: Activation::Silu,
+    };
+    let options = PrepareOptions {
+        weights,
+        kv_dtype: KvDType::BF16,
+        num_blocks: 33 * BLOCKS,
+        block_size: BLOCK,
+        max_step_tokens: 512,
+        max_logits_rows: 64,
+        num_threads: threads,
+    };
+    let program = decoder(&shape, 1);
+    let start = Instant::now();
+    let mut cpu = CpuBackend::prepare_with(program, &options, isa()).unwrap();
+    println!("{name}: {}, prepared in {:.3} s", cpu.describe(), start.elapsed().as_secs_f64());
+    let tokens = ids(512, shape.vocab, 1);
+    let prefill = (0..repeats).map(|_| step(&mut cpu, &[(0, &tokens)])).collect();
+    report("prefill 512", prefill, 512.0);
+    for batch in [1, 8, 16, 32] {
+        // 128 tokens of context before, 64 steps.
+        let steps = (0..repeats).map(|_| {
+            let mut times: Vec<f64> = (0..64)
+                .map(|i| {
+                    let spans: Vec<_> = (0..batch).map(|_| (128 + i, &tokens[i..i + 1])).collect();
+                    step(&mut cpu, &spans)
+                })
+                .collect();
+            times.sort_by(f64::total_cmp);
+            times[times.len() / 2]
+        });
+        report(&format!("decode batch {batch}"), steps.collect(), batch as f64);
+    }
+    let steps = (0..repeats).map(|i| step(&mut cpu, &[(950 + i, &tokens[..1])]));
+    report("decode batch 1 at 950", steps.collect(), 1.0);
+}
+
+fn isa() -> Isa {
+    let wanted = std::env::var("ISA").unwrap_or_default();
+    Isa::ALL.into_iter().find(|isa| isa.name() == wanted).unwrap_or(Isa::detect())
+}
+
+fn report(what: &str, mut seconds: Vec<f64>, tokens: f64) {
+    seconds.sort_by(f64::total_cmp);
+    let (best, median) = (tokens / seconds[0], tokens / seconds[seconds.len() / 2]);
+    println!("  {what}: {best:.1} tok/s best, {median:.1} median");
+}
+
+// Seconds of one step of (tokens computed before, tokens) for each sequence.
+fn step(cpu: &mut CpuBackend, spans: &[(usize, &[u32])]) -> f64 {
+    let (mut ids, mut positions, mut slots) = (vec![], vec![], vec![]);
+    let (mut seqs, mut tables, mut rows) = (vec![], vec![], vec![]);
+    for (s, (computed, tokens)) in spans.iter().enumerate() {
+        let context = computed + tokens.len();
+        let blocks = context.div_ceil(BLOCK);
+        seqs.push(SeqSpan {
+            row: s as u32,
+            token_start: ids.len() as u32,
+            num_tokens: tokens.len() as u32,
+            context_len: context as u32,
+            prompt_len: context as u32,
+            table_start: tables.len() as u32,
+            table_len: blocks as u32,
+        });
+        for (i, &id) in tokens.iter().enumerate() {
+            ids.push(id);
+            positions.push((computed + i) as u32);
+            slots.push((s * BLOCKS * BLOCK + computed + i) as u32);
+        }
+        rows.push(ids.len() as u32 - 1);
+        tables.extend((0..blocks).map(|b| (s * BLOCKS + b) as u32));
+    }
+    let inputs = StepInputs {
+        token_ids: &ids,
+        positions: &positions,
+        slot_mapping: &slots,
+        seqs: &seqs,
+        block_tables: &tables,
+        logits_rows: &rows,
+    };
+    let start = Instant::now();
+    let ticket = cpu.forward(&inputs).unwrap();
+    std::hint::black_box(cpu.wait(ticket).unwrap());
+    start.elapsed().as_secs_f64()
+}

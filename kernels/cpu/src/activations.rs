@@ -1,0 +1,266 @@
+//! The inputs of linear operations, converted once per operation to what the kernels read.
+//!
+//! Rows are cut into tiles of 16, 8, 4, 2 and 1 so that a kernel of a fixed number of tokens reads
+//! one contiguous run. A row's conversion depends on that row alone, never on its neighbours.
+
+use half::bf16;
+use tenon_backend::BackendError;
+
+use crate::isa::{Isa, for_each_isa};
+use crate::math::{LANES, fold, round_to_int};
+use crate::memory::{Buffer, SharedPtr};
+use crate::packed::BLOCK;
+use crate::pool::Pool;
+
+/// Most rows of a tile.
+pub const MAX_TILE: usize = 16;
+
+/// Which conversion a weight's kernel wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ActivationKind {
+    /// 8-bit codes with a scale per 32 columns.
+    Int8,
+    /// Pairs of bfloat16.
+    Bf16,
+    /// As they are.
+    F32,
+}
+
+/// A run of rows that one kernel call handles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tile {
+    /// First row.
+    pub start: usize,
+    /// 16, 8, 4, 2 or 1.
+    pub len: usize,
+}
+
+impl Tile {
+    /// Tiles of `rows` rows.
+    pub fn count(rows: usize) -> usize {
+        rows / MAX_TILE + (rows % MAX_TILE).count_ones() as usize
+    }
+
+    /// Tile `index` of `rows` rows: full tiles first, then the rest by falling powers of two.
+    pub fn nth(rows: usize, index: usize) -> Tile {
+        let full = rows / MAX_TILE;
+        if index < full {
+            return Tile { start: index * MAX_TILE, len: MAX_TILE };
+        }
+        let mut tile = Tile { start: full * MAX_TILE, len: 0 };
+        let mut rest = rows % MAX_TILE;
+        for _ in full..=index {
+            tile.start += tile.len;
+            tile.len = 1 << rest.ilog2();
+            rest -= tile.len;
+        }
+        tile
+    }
+}
+
+/// Converted rows of one linear operation. A tile of rows `start..start + len` of `cols` columns
+/// (`blocks` of 32) has its part of each array at `start` times what one row takes.
+pub struct Activations {
+    /// `[block][row][32]` codes of a tile.
+    pub codes: Buffer<i8>,
+    /// `[block][row]` scales.
+    pub scales: Buffer<f32>,
+    /// `[block][row]` scale times the sum of the codes.
+    pub scaled_sums: Buffer<f32>,
+    /// `[block][row]` minus the sum of the codes.
+    pub minus_sums: Buffer<i32>,
+    /// `[block][row]` minus the sum of the first 16 codes.
+    pub minus_first_sums: Buffer<i32>,
+    /// `[column / 2][row]` pairs, the lower column in the low half.
+    pub pairs: Buffer<u32>,
+    /// `[column][row]`
+    pub floats: Buffer<f32>,
+}
+
+impl Activations {
+    /// For at most `rows` rows of, for each kind, at most so many columns (0: never used).
+    pub fn new(rows: usize, int8: usize, bf16: usize, f32: usize) -> Result<Self, BackendError> {
+        let what = "converted activations";
+        let blocks = rows * int8.div_ceil(BLOCK);
+        Ok(Activations {
+            codes: Buffer::zeroed(blocks * BLOCK, what)?,
+            scales: Buffer::zeroed(blocks, what)?,
+            scaled_sums: Buffer::zeroed(blocks, what)?,
+            minus_sums: Buffer::zeroed(blocks, what)?,
+            minus_first_sums: Buffer::zeroed(blocks, what)?,
+            pairs: Buffer::zeroed(rows * bf16.div_ceil(2), what)?,
+            floats: Buffer::zeroed(rows * f32, what)?,
+        })
+    }
+
+    /// Converts `input`, `[rows, cols]`.
+    pub fn convert(
+        &mut self,
+        pool: &mut Pool,
+        isa: Isa,
+        kind: ActivationKind,
+        input: &[f32],
+        cols: usize,
+    ) {
+        let rows = input.len() / cols;
+        let tiles = Tile::count(rows);
+        let out = Targets {
+            codes: SharedPtr::new(&mut self.codes),
+            scales: SharedPtr::new(&mut self.scales),
+            scaled_sums: SharedPtr::new(&mut self.scaled_sums),
+            minus_sums: SharedPtr::new(&mut self.minus_sums),
+            minus_first_sums: SharedPtr::new(&mut self.minus_first_sums),
+            pairs: SharedPtr::new(&mut self.pairs),
+            floats: SharedPtr::new(&mut self.floats),
+        };
+        pool.run_light(tiles, input.len(), |index, _| {
+            let tile = Tile::nth(rows, index);
+            let x = &input[tile.start * cols..][..tile.len * cols];
+            // SAFETY: tiles are disjoint runs of rows, and `new` made room for all of them.
+            unsafe {
+                match kind {
+                    ActivationKind::Int8 => out.quantize(isa, x, cols, tile),
+                    ActivationKind::Bf16 => {
+                        let width = cols.div_ceil(2);
+                        let pairs = out.pairs.slice(tile.start * width, tile.len * width);
+                        pair_up(isa, x, cols, tile.len, pairs);
+                    }
+                    ActivationKind::F32 => {
+                        let floats = out.floats.slice(tile.start * cols, tile.len * cols);
+                        interleave(isa, x, cols, tile.len, floats);
+                    }
+                }
+            }
+        });
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Targets {
+    codes: SharedPtr<i8>,
+    scales: SharedPtr<f32>,
+    scaled_sums: SharedPtr<f32>,
+    minus_sums: SharedPtr<i32>,
+    minus_first_sums: SharedPtr<i32>,
+    pairs: SharedPtr<u32>,
+    floats: SharedPtr<f32>,
+}
+
+// One tile's part of the arrays of 8-bit activations.
+struct Quantized<'a> {
+    codes: &'a mut [i8],
+    scales: &'a mut [f32],
+    scaled_sums: &'a mut [f32],
+    minus_sums: &'a mut [i32],
+    minus_first_sums: &'a mut [i32],
+}
+
+impl Targets {
+    // SAFETY: the caller owns the tile's rows, and the arrays have room for them.
+    unsafe fn quantize(&self, isa: Isa, x: &[f32], cols: usize, tile: Tile) {
+        let blocks = cols / BLOCK;
+        let (start, len) = (tile.start * blocks, tile.len * blocks);
+        // SAFETY: by this function's contract.
+        let out = unsafe {
+            Quantized {
+                codes: self.codes.slice(start * BLOCK, len * BLOCK),
+                scales: self.scales.slice(start, len),
+                scaled_sums: self.scaled_sums.slice(start, len),
+                minus_sums: self.minus_sums.slice(start, len),
+                minus_first_sums: self.minus_first_sums.slice(start, len),
+            }
+        };
+        quantize_tile(isa, x, cols, tile.len, out);
+    }
+}
+
+for_each_isa! {
+    fn quantize_tile(x: &[f32], cols: usize, rows: usize, out: Quantized<'_>) = quantize_tile_any;
+    fn pair_up(x: &[f32], cols: usize, rows: usize, out: &mut [u32]) = pair_up_any;
+    fn interleave(x: &[f32], cols: usize, rows: usize, out: &mut [f32]) = interleave_any;
+}
+
+#[inline(always)]
+fn quantize_tile_any(x: &[f32], cols: usize, rows: usize, out: Quantized<'_>) {
+    let codes = out.codes.as_chunks_mut::<BLOCK>().0;
+    for (row, x) in x.chunks_exact(cols).enumerate() {
+        for (b, x) in x.as_chunks::<BLOCK>().0.iter().enumerate() {
+            let at = b * rows + row;
+            let scale = quantize_block(x, &mut codes[at]);
+            let (first, second) = codes[at].split_at(BLOCK / 2);
+            let sum = |codes: &[i8]| codes.iter().map(|&q| i32::from(q)).sum::<i32>();
+            let first = sum(first);
+            let total = first + sum(second);
+            out.scales[at] = scale;
+            out.scaled_sums[at] = scale * total as f32;
+            out.minus_sums[at] = -total;
+            out.minus_first_sums[at] = -first;
+        }
+    }
+}
+
+// Codes in -127..=127; gives back the scale.
+#[inline(always)]
+fn quantize_block(x: &[f32; BLOCK], codes: &mut [i8; BLOCK]) -> f32 {
+    let mut lanes = [0.0f32; LANES];
+    for (i, x) in x.iter().enumerate() {
+        let x = x.abs();
+        let lane = &mut lanes[i % LANES];
+        *lane = if x > *lane { x } else { *lane };
+    }
+    let largest = fold(lanes, |a, b| if b > a { b } else { a });
+    let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
+    for (q, x) in codes.iter_mut().zip(x) {
+        *q = round_to_int(x * inverse) as i8;
+    }
+    largest / 127.0
+}
+
+#[inline(always)]
+fn pair_up_any(x: &[f32], cols: usize, rows: usize, out: &mut [u32]) {
+    for (row, x) in x.chunks_exact(cols).enumerate() {
+        for (i, pair) in x.chunks(2).enumerate() {
+            let bits = |x: f32| u32::from(round_to_bf16(x));
+            let high = pair.get(1).map_or(0, |&x| bits(x));
+            out[i * rows + row] = bits(pair[0]) | high << 16;
+        }
+    }
+}
+
+// As `bf16::from_f32` for everything but NaN payloads.
+#[inline(always)]
+fn round_to_bf16(x: f32) -> u16 {
+    if x.is_nan() {
+        return bf16::NAN.to_bits();
+    }
+    let bits = x.to_bits();
+    (bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16) as u16
+}
+
+#[inline(always)]
+fn interleave_any(x: &[f32], cols: usize, rows: usize, out: &mut [f32]) {
+    for (row, x) in x.chunks_exact(cols).enumerate() {
+        for (c, x) in x.iter().enumerate() {
+            out[c * rows + row] = *x;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Tile;
+
+    #[test]
+    fn tiles_cover_rows_once() {
+        for rows in 0..100 {
+            let mut next = 0;
+            for index in 0..Tile::count(rows) {
+                let tile = Tile::nth(rows, index);
+                assert_eq!(tile.start, next);
+                assert!([16, 8, 4, 2, 1].contains(&tile.len));
+                next += tile.len;
+            }
+            assert_eq!(next, rows);
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! Causal attention over the paged cache: tiles of query rows that share a KV head, partitions of
+//! 256 positions with a softmax each, merged in the order of positions.
+//!
+//! Partitions lie at fixed positions, so a row's result is the same whatever else is in the step,
+//! how its prompt was cut, and whether partitions were computed by one thread or by several.
+
+pub mod cache;
+mod kernels;
+mod tile;
+
+use tenon_backend::{BackendError, KvDType, KvLayer, PrepareOptions, SeqSpan, StepInputs};
+
+use self::cache::{KvBf16, KvElement, KvF16, KvF32, LayerCache, padded_dim};
+use self::kernels::{MAX_ROWS, PARTITION, RowStats};
+use self::tile::{RowState, Scratch, TileContext};
+use crate::elementwise::for_rows;
+use crate::isa::Isa;
+use crate::memory::{Buffer, SharedPtr};
+use crate::pool::Pool;
+
+/// Below this many tiles per thread, the partitions of long contexts are cut among threads.
+const FEW_TILES_PER_THREAD: usize = 4;
+/// Floats kept for the partial results of cut contexts (4 MB); larger steps are not cut.
+const PARTIAL_FLOATS: usize = 1 << 20;
+
+/// Keys and values of all layers.
+pub enum KvCache {
+    /// 32-bit floats.
+    F32(Vec<LayerCache<KvF32>>),
+    /// bfloat16.
+    Bf16(Vec<LayerCache<KvBf16>>),
+    /// IEEE half.
+    F16(Vec<LayerCache<KvF16>>),
+}
+
+impl KvCache {
+    /// Memory for all slots, untouched.
+    pub fn new(layers: &[KvLayer], options: &PrepareOptions) -> Result<Self, BackendError> {
+        fn all<E: KvElement>(
+            layers: &[KvLayer],
+            options: &PrepareOptions,
+        ) -> Result<Vec<LayerCache<E>>, BackendError> {
+            layers.iter().map(|&shape| LayerCache::new(shape, options)).collect()
+        }
+        Ok(match options.kv_dtype {
+            KvDType::F32 => KvCache::F32(all(layers, options)?),
+            KvDType::BF16 => KvCache::Bf16(all(layers, options)?),
+            KvDType::F16 => KvCache::F16(all(layers, options)?),
+        })
+    }
+}
+
+/// What one operation does.
+#[derive(Debug, Clone, Copy)]
+pub struct AttentionOp {
+    /// Of the program's KV layers.
+    pub layer: usize,
+    /// Query heads.
+    pub num_heads: usize,
+    /// Multiplies q·k.
+    pub scale: f32,
+    /// `cap * tanh(x / cap)` on the scores.
+    pub softcap: Option<f32>,
+}
+
+/// A tile of query rows and the partitions to run it over.
+#[derive(Debug, Clone, Copy)]
+struct Item {
+    seq: SeqSpan,
+    kv_head: usize,
+    /// Of the sequence's rows for this KV head, token-major: token, then head of the group.
+    first_row: usize,
+    num_rows: usize,
+    /// Only this partition, its result kept for merging; otherwise all, and the output written.
+    partition: Option<usize>,
+}
+
+/// Work list and scratch memory, allocated once.
+pub struct Attention {
+    block_size: usize,
+    items: Vec<Item>,
+    /// `[workers][scratch_len]`
+    scratch: Buffer<f32>,
+    scratch_len: usize,
+    /// `[token][head][partition]` of [max, sum, accumulated values...].
+    partials: Buffer<f32>,
+}
+
+/// The rows of the step that an operation reads and writes, `[num_tokens, heads * head_dim]` each.
+pub struct AttentionRows<'a> {
+    /// Queries.
+    pub q: &'a [f32],
+    /// Keys of the step's tokens.
+    pub k: &'a [f32],
+    /// Values of the step's tokens.
+    pub v: &'a [f32],
+    /// Written.
+    pub out: &'a mut [f32],
+}
+
+impl Attention {
+    /// For operations of `(layer, query heads)` each.
+    pub fn new(
+        operations: &[(KvLayer, usize)],
+        options: &PrepareOptions,
+    ) -> Result<Self, BackendError> {
+        let dims = operations.iter().map(|(layer, _)| layer.head_dim);
+        let scratch_len = Scratch::floats(dims.max().unwrap_or(1), options.block_size);
+        let scratch_floats = scratch_len.saturating_mul(options.num_threads);
+        let tiles = |&(layer, heads): &(KvLayer, usize)| {
+            let group = heads / layer.num_kv_heads;
+            layer.num_kv_heads * (options.max_step_tokens * (group / MAX_ROWS + 2))
+        };
+        let most_tiles = operations.iter().map(tiles).max().unwrap_or(0);
+        let most_cut = PARTIAL_FLOATS / (GROUP_FLOATS + 2);
+        Ok(Attention {
+            block_size: options.block_size,
+            items: Vec::with_capacity(most_tiles.max(most_cut)),
+            scratch: Buffer::zeroed(scratch_floats, "attention scratch")?,
+            scratch_len,
+            partials: Buffer::zeroed(PARTIAL_FLOATS, "attention scratch")?,
+        })
+    }
+
+    /// Writes the step's keys and values to the cache, then attends.
+    pub fn run(
+        &mut self,
+        pool: &mut Pool,
+        isa: Isa,
+        cache: &mut KvCache,
+        op: &AttentionOp,
+        inputs: &StepInputs<'_>,
+        rows: AttentionRows<'_>,
+    ) {
+        match cache {
+            KvCache::F32(layers) => {
+                self.run_layer(pool, isa, &mut layers[op.layer], op, inputs, rows);
+            }
+            KvCache::Bf16(layers) => {
+                self.run_layer(pool, isa, &mut layers[op.layer], op, inputs, rows);
+            }
+            KvCache::F16(layers) => {
+                self.run_layer(pool, isa, &mut layers[op.layer], op, inputs, rows);
+            }
+        }
+    }
+
+    fn run_layer<E: KvElement>(
+        &mut self,
+        pool: &mut Pool,
+        isa: Isa,
+        cache: &mut LayerCache<E>,
+        op: &AttentionOp,
+        inputs: &StepInputs<'_>,
+        rows: AttentionRows<'_>,
+    ) {
+        write_kv(pool, cache, inputs, rows.k, rows.v);
+        let shape = cache.shape;
+        let padded = padded_dim(shape.head_dim);
+        let longest = inputs.seqs.iter().map(|s| s.context_len as usize).max().unwrap_or(0);
+        let partitions = longest.div_ceil(PARTITION);
+        self.list_tiles(op, shape, inputs, pool.num_threads(), partitions);
+        let context = TileContext {
+            isa,
+            cache: &*cache,
+            op,
+            block_size: self.block_size,
+            tables: inputs.block_tables,
+            q: rows.q,
+        };
+        let items = &self.items;
+        let scratch = SharedPtr::new(&mut self.scratch);
+        let partials = SharedPtr::new(&mut self.partials);
+        let out = SharedPtr::new(rows.out);
+        let scratch_len = self.scratch_len;
+        pool.run(items.len(), |index, worker| {
+            // SAFETY: each worker has its own part, and runs one task at a time.
+            let scratch = unsafe { scratch.slice(worker * scratch_len, scratch_len) };
+            let mut scratch = Scratch::new(scratch, shape.head_dim);
+            let item = &items[index];
+            context.run(item, &mut scratch);
+            for row in 0..item.num_rows {
+                let state = scratch.row(row);
+                let (token, head) = context.token_and_head(item, row);
+                let row = token * op.num_heads + head;
+                // SAFETY: a row (or its partition) belongs to one item.
+                unsafe {
+                    match item.partition {
+                        None => finish(isa, state, out.slice(row * shape.head_dim, shape.head_dim)),
+                        Some(p) => {
+                            let at = (row * partitions + p) * (padded + 2);
+                            keep(state, partials.slice(at, padded + 2));
+                        }
+                    }
+                }
+            }
+        });
+        if items.first().is_some_and(|item| item.partition.is_some()) {
+            let merge = Merge { isa, op, shape, inputs, partitions };
+            merge.run(pool, &self.partials, out);
+        }
+    }
+
+    // Tiles of all sequences and heads; the costly ones first, so that threads end together.
+    fn list_tiles(
+        &mut self,
+        op: &AttentionOp,
+        shape: KvLayer,
+        inputs: &StepInputs<'_>,
+        num_threads: usize,
+        partitions: usize,
+    ) {
+        self.items.clear();
+        let group = op.num_heads / shape.num_kv_heads;
+        let tiles_of = |seq: &SeqSpan| (seq.num_tokens as usize * group).div_ceil(MAX_ROWS);
+        let num_tiles = shape.num_kv_heads * inputs.seqs.iter().map(tiles_of).sum::<usize>();
+        let partial_rows = inputs.token_ids.len() * op.num_heads * partitions;
+        let cut = num_threads > 1
+            && partitions > 1
+            && num_tiles < num_threads * FEW_TILES_PER_THREAD
+            && partial_rows * (padded_dim(shape.head_dim) + 2) <= PARTIAL_FLOATS;
+        for seq in inputs.seqs {
+            let num_rows = seq.num_tokens as usize * group;
+            let last = (seq.context_len as usize).div_ceil(PARTITION);
+            for tile in (0..tiles_of(seq)).rev() {
+                let first_row = tile * MAX_ROWS;
+                let rows = MAX_ROWS.min(num_rows - first_row);
+                for kv_head in 0..shape.num_kv_heads {
+                    let item =
+                        Item { seq: *seq, kv_head, first_row, num_rows: rows, partition: None };
+                    if cut {
+                        let one = |p| Item { partition: Some(p), ..item };
+                        self.items.extend((0..last).map(one));
+                    } else {
+                        self.items.push(item);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Least floats that a kept partial result of one row takes, without its two statistics.
+const GROUP_FLOATS: usize = cache::GROUP;
+
+fn write_kv<E: KvElement>(
+    pool: &mut Pool,
+    cache: &mut LayerCache<E>,
+    inputs: &StepInputs<'_>,
+    k: &[f32],
+    v: &[f32],
+) {
+    let width = cache.shape.num_kv_heads * cache.shape.head_dim;
+    let writer = cache.writer();
+    let writer = &writer;
+    for_rows(pool, inputs.token_ids.len(), width, |start, rows| {
+        for token in start..start + rows {
+            let row = token * width..(token + 1) * width;
+            let slot = inputs.slot_mapping[token] as usize;
+            // SAFETY: the step's slots were checked to lie in the pool, and to be those of the
+            // block tables; tokens of one step have different slots.
+            unsafe { writer.write(slot, &k[row.clone()], &v[row]) };
+        }
+    });
+}
+
+fn finish(isa: Isa, state: RowState<'_>, out: &mut [f32]) {
+    kernels::scaled(isa, out, state.acc, 1.0 / state.stats.sum);
+}
+
+fn keep(state: RowState<'_>, partial: &mut [f32]) {
+    partial[0] = state.stats.max;
+    partial[1] = state.stats.sum;
+    partial[2..].copy_from_slice(state.acc);
+}
+
+// Joins the partitions of each row, in the order of positions.
+struct Merge<'a> {
+    isa: Isa,
+    op: &'a AttentionOp,
+    shape: KvLayer,
+    inputs: &'a StepInputs<'a>,
+    partitions: usize,
+}
+
+impl Merge<'_> {
+    fn run(&self, pool: &mut Pool, partials: &[f32], out: SharedPtr<f32>) {
+        let (heads, dim) = (self.op.num_heads, self.shape.head_dim);
+        let padded = padded_dim(dim);
+        let num_rows = self.inputs.token_ids.len() * heads;
+        for_rows(pool, num_rows, self.partitions * padded, |start, rows| {
+            for row in start..start + rows {
+                let position = self.inputs.positions[row / heads] as usize;
+                let at = row * self.partitions * (padded + 2);
+                let kept = &partials[at..][..(position / PARTITION + 1) * (padded + 2)];
+                // SAFETY: rows are disjoint parts of the output.
+                let out = unsafe { out.slice(row * dim, dim) };
+                self.row(kept, padded, out);
+            }
+        });
+    }
+
+    fn row(&self, kept: &[f32], padded: usize, out: &mut [f32]) {
+        let mut total = RowStats { max: f32::NEG_INFINITY, sum: 0.0 };
+        for partial in kept.chunks_exact(padded + 2) {
+            let stats = RowStats { max: partial[0], sum: partial[1] };
+            let values = &partial[2..][..out.len()];
+            tile::merge(self.isa, &mut total, out, stats, values);
+        }
+        out.iter_mut().for_each(|x| *x *= 1.0 / total.sum);
+    }
+}

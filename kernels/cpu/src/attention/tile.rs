@@ -1,0 +1,234 @@
+//! One tile of query rows over its partitions: finds the groups of slots, runs the kernels, merges.
+
+use super::cache::{GROUP, GroupPtrs, KvElement, LayerCache, padded_dim};
+use super::kernels::{
+    GROUPS, MAX_ROWS, PARTITION, RowStats, TileJob, scale_add, scores, softmax_row,
+    weighted_values,
+};
+use super::{AttentionOp, Item};
+use crate::isa::Isa;
+use crate::math::exp;
+use crate::memory::Plain;
+
+/// What all tiles of an operation share.
+pub struct TileContext<'a, E: KvElement> {
+    /// Instructions.
+    pub isa: Isa,
+    /// The layer's keys and values.
+    pub cache: &'a LayerCache<E>,
+    /// The operation.
+    pub op: &'a AttentionOp,
+    /// Slots of a block.
+    pub block_size: usize,
+    /// All sequences' block tables.
+    pub tables: &'a [u32],
+    /// `[num_tokens, num_heads * head_dim]`
+    pub q: &'a [f32],
+}
+
+/// A worker's memory for one tile.
+pub struct Scratch<'a> {
+    padded: usize,
+    /// `[head_dim][rows]`, scaled.
+    q: &'a mut [f32],
+    /// `[rows][PARTITION]`
+    scores: &'a mut [f32],
+    /// `[rows][padded]` of the current partition.
+    values: &'a mut [f32],
+    /// `[rows][padded]` of all partitions so far.
+    acc: &'a mut [f32],
+    stats: [RowStats; MAX_ROWS],
+    /// Keys, then values of one partition, for blocks that are not whole groups.
+    gathered: &'a mut [f32],
+}
+
+/// A row's result.
+pub struct RowState<'a> {
+    /// Over all partitions that were run.
+    pub stats: RowStats,
+    /// `[padded]`, not yet divided by the sum.
+    pub acc: &'a [f32],
+}
+
+impl<'a> Scratch<'a> {
+    /// Floats that heads of at most `head_dim` need.
+    pub fn floats(head_dim: usize, block_size: usize) -> usize {
+        let padded = padded_dim(head_dim);
+        let tile = 3 * padded * MAX_ROWS + MAX_ROWS * PARTITION;
+        // Elements of 2 bytes use half of it.
+        let gathered = if block_size.is_multiple_of(GROUP) { 0 } else { 2 * padded * PARTITION };
+        (tile + gathered).next_multiple_of(GROUP)
+    }
+
+    /// Splits a worker's memory.
+    pub fn new(memory: &'a mut [f32], head_dim: usize) -> Self {
+        let padded = padded_dim(head_dim);
+        let (q, rest) = memory.split_at_mut(padded * MAX_ROWS);
+        let (scores, rest) = rest.split_at_mut(MAX_ROWS * PARTITION);
+        let (values, rest) = rest.split_at_mut(padded * MAX_ROWS);
+        let (acc, gathered) = rest.split_at_mut(padded * MAX_ROWS);
+        let stats = [RowStats { max: f32::NEG_INFINITY, sum: 0.0 }; MAX_ROWS];
+        Scratch { padded, q, scores, values, acc, stats, gathered }
+    }
+
+    /// The result of a row of the tile.
+    pub fn row(&self, row: usize) -> RowState<'_> {
+        RowState { stats: self.stats[row], acc: &self.acc[row * self.padded..][..self.padded] }
+    }
+}
+
+/// Joins a partition into the total of the ones before it; one without visible slots adds nothing.
+pub fn merge(isa: Isa, total: &mut RowStats, acc: &mut [f32], part: RowStats, values: &[f32]) {
+    if part.sum == 0.0 {
+        return;
+    }
+    if total.sum == 0.0 {
+        *total = part;
+        acc.copy_from_slice(values);
+        return;
+    }
+    let max = if part.max > total.max { part.max } else { total.max };
+    let (a, b) = (exp(total.max - max), exp(part.max - max));
+    *total = RowStats { max, sum: total.sum.mul_add(a, part.sum * b) };
+    scale_add(isa, acc, a, values, b);
+}
+
+impl<E: KvElement> TileContext<'_, E> {
+    /// The token (of the step) and the query head of a row of a tile.
+    pub fn token_and_head(&self, item: &Item, row: usize) -> (usize, usize) {
+        let group = self.op.num_heads / self.cache.shape.num_kv_heads;
+        let row = item.first_row + row;
+        (item.seq.token_start as usize + row / group, item.kv_head * group + row % group)
+    }
+
+    fn position(&self, item: &Item, row: usize) -> usize {
+        let (token, _) = self.token_and_head(item, row);
+        let first = item.seq.context_len - item.seq.num_tokens;
+        first as usize + token - item.seq.token_start as usize
+    }
+
+    // The first position that a token sees.
+    fn first_visible(&self, position: usize) -> usize {
+        self.cache.shape.window.map_or(0, |w| (position + 1).saturating_sub(w as usize))
+    }
+
+    /// Runs the item; results are the scratch's rows.
+    pub fn run(&self, item: &Item, scratch: &mut Scratch<'_>) {
+        let last = self.position(item, item.num_rows - 1);
+        let first = self.first_visible(self.position(item, 0));
+        let padded_rows = item.num_rows.next_power_of_two();
+        self.load_queries(item, padded_rows, scratch);
+        let visible = first / PARTITION..last / PARTITION + 1;
+        let partitions = match item.partition {
+            None => visible,
+            Some(p) if visible.contains(&p) => p..p + 1,
+            Some(_) => 0..0,
+        };
+        for partition in partitions {
+            self.partition(item, partition, first, last, padded_rows, scratch);
+        }
+    }
+
+    // Transposes and scales the tile's queries; rows that only pad the tile are zero.
+    fn load_queries(&self, item: &Item, padded_rows: usize, scratch: &mut Scratch<'_>) {
+        let dim = self.cache.shape.head_dim;
+        for row in 0..padded_rows {
+            if row < item.num_rows {
+                let (token, head) = self.token_and_head(item, row);
+                let q = &self.q[(token * self.op.num_heads + head) * dim..][..dim];
+                for (d, x) in q.iter().enumerate() {
+                    scratch.q[d * padded_rows + row] = x * self.op.scale;
+                }
+            } else {
+                (0..dim).for_each(|d| scratch.q[d * padded_rows + row] = 0.0);
+            }
+        }
+    }
+
+    fn partition(
+        &self,
+        item: &Item,
+        partition: usize,
+        first: usize,
+        last: usize,
+        padded_rows: usize,
+        scratch: &mut Scratch<'_>,
+    ) {
+        // Groups before the tile's first visible position have no part in it.
+        let start = (partition * PARTITION).max(first / GROUP * GROUP);
+        let end = (partition * PARTITION + PARTITION).min(last + 1);
+        let mut groups = [GroupPtrs { keys: std::ptr::null(), values: std::ptr::null() }; GROUPS];
+        let num_groups = (end - start).div_ceil(GROUP);
+        let groups = &mut groups[..num_groups];
+        self.find_groups(item, start, end, groups, scratch.gathered);
+        let head_dim = self.cache.shape.head_dim;
+        let job = TileJob { groups, head_dim, num_slots: end - start };
+        // SAFETY: the groups were just found in the cache, or gathered.
+        unsafe { scores::<E>(self.isa, &job, padded_rows, scratch.q, scratch.scores) };
+        let mut stats = [RowStats { max: f32::NEG_INFINITY, sum: 0.0 }; MAX_ROWS];
+        for (row, stats) in stats.iter_mut().enumerate().take(padded_rows) {
+            let scores = &mut scratch.scores[row * PARTITION..][..num_groups * GROUP];
+            if row >= item.num_rows {
+                scores.fill(0.0);
+                continue;
+            }
+            let position = self.position(item, row);
+            let first = self.first_visible(position).saturating_sub(start);
+            let end = (position + 1).saturating_sub(start).min(end - start);
+            *stats = softmax_row(self.isa, scores, first, end, self.op.softcap);
+        }
+        // SAFETY: as above.
+        unsafe {
+            weighted_values::<E>(self.isa, &job, padded_rows, scratch.scores, scratch.values);
+        }
+        for (row, stats) in stats.iter().enumerate().take(item.num_rows) {
+            let at = row * scratch.padded..(row + 1) * scratch.padded;
+            let (acc, values) = (&mut scratch.acc[at.clone()], &scratch.values[at]);
+            merge(self.isa, &mut scratch.stats[row], acc, *stats, values);
+        }
+    }
+
+    // Fills `groups` with the groups of positions `start..end`; `start` is a multiple of 16.
+    fn find_groups(
+        &self,
+        item: &Item,
+        start: usize,
+        end: usize,
+        groups: &mut [GroupPtrs<E::Raw>],
+        gathered: &mut [f32],
+    ) {
+        let table = &self.tables[item.seq.table_start as usize..][..item.seq.table_len as usize];
+        let slot = |position: usize| {
+            let block = table[position / self.block_size] as usize;
+            block * self.block_size + position % self.block_size
+        };
+        if self.block_size.is_multiple_of(GROUP) {
+            for (i, group) in groups.iter_mut().enumerate() {
+                *group = self.cache.group(slot(start + i * GROUP) / GROUP, item.kv_head);
+            }
+            return;
+        }
+        let dim = self.cache.shape.head_dim;
+        let (keys, values) = split_raw::<E::Raw>(gathered);
+        let key_groups = keys.chunks_exact_mut(dim * GROUP);
+        let value_groups = values.chunks_exact_mut(padded_dim(dim) * GROUP);
+        for (i, (keys, values)) in key_groups.zip(value_groups).take(groups.len()).enumerate() {
+            for lane in 0..GROUP.min(end - start - i * GROUP) {
+                let slot = slot(start + i * GROUP + lane);
+                self.cache.gather(slot, item.kv_head, lane, keys, values);
+            }
+            groups[i] = GroupPtrs { keys: keys.as_ptr(), values: values.as_ptr() };
+        }
+    }
+}
+
+// Two halves of scratch memory as elements of the cache.
+fn split_raw<R: Plain>(memory: &mut [f32]) -> (&mut [R], &mut [R]) {
+    let (a, b) = memory.split_at_mut(memory.len() / 2);
+    let cast = |half: &mut [f32]| {
+        let len = half.len() * size_of::<f32>() / size_of::<R>();
+        // SAFETY: R is plain data of at most 4 bytes, aligned no stricter than f32.
+        unsafe { std::slice::from_raw_parts_mut(half.as_mut_ptr().cast::<R>(), len) }
+    };
+    (cast(a), cast(b))
+}
