@@ -1,7 +1,7 @@
 //! min-p, top-k and top-p: which tokens stay in the draw.
 //!
-//! By partial selection: the vocabulary is scanned once or twice in vector code and only the few
-//! candidates are sorted. Candidates stand best first; equal logits in order of their ids.
+//! By partial selection: the vocabulary is scanned once or twice in vector code and only a few
+//! candidates are sorted. Of equal logits the lower id is the better one.
 //! Top-p: Holtzman et al. 2020; min-p: Nguyen et al. 2024.
 
 use std::cmp::Ordering;
@@ -43,12 +43,6 @@ impl Shape {
         scaled >= self.min_scaled && scaled > f32::NEG_INFINITY
     }
 
-    /// A logit below which none is admitted: a bound for quick scans.
-    pub fn floor(&self) -> impl Fn(f32) -> bool + Copy + use<> {
-        let shape = *self;
-        move |logit| shape.admits(logit)
-    }
-
     /// Relative to the most likely token's, which is 1.
     #[inline(always)]
     pub fn weight(&self, logit: f32) -> f32 {
@@ -77,8 +71,12 @@ const RUN: usize = 64;
 const MIN_COLLECT: usize = 1024;
 /// How far below the maximum the nucleus is looked for first (in logs), then further, then all.
 const DEPTHS: [f32; 4] = [5.0, 10.0, 20.0, f32::INFINITY];
-/// The nucleus is sorted in parts that begin with this size and grow fourfold.
-const FIRST_PART: usize = 128;
+/// Up to this many candidates are simply sorted.
+const MAX_SORTED: usize = 256;
+/// More are cut along bands of logits, each this narrow (in logs) ...
+const BANDS_PER_UNIT: f32 = 64.0;
+/// ... down to e^-16 of the most likely token; the last band holds the rest.
+const NUM_BANDS: usize = 1024;
 
 /// Scratch: the tokens that stay in the draw.
 #[derive(Debug, Default)]
@@ -87,7 +85,7 @@ pub struct Candidates {
 }
 
 impl Candidates {
-    /// What the last `take_*` left, best first.
+    /// What the last selection left; best first only after [`Candidates::take_top_k`].
     pub fn list(&self) -> &[Candidate] {
         &self.list
     }
@@ -131,7 +129,7 @@ impl Candidates {
         self.cut_to(target, shape);
     }
 
-    /// Shortens a sorted list to the smallest head that reaches `top_p` of its weight.
+    /// Shortens the list to the smallest set of best ones that reaches `top_p` of its weight.
     pub fn cut_to_mass(&mut self, shape: &Shape, top_p: f32) {
         let all: f64 = self.list.iter().map(|c| f64::from(shape.weight(c.logit))).sum();
         self.cut_to(f64::from(top_p) * all, shape);
@@ -162,26 +160,49 @@ impl Candidates {
         mass
     }
 
+    /// Keeps the smallest set of best candidates that weighs `target`, in no particular order:
+    /// everything above one narrow band of logits, and of the band what it takes.
     fn cut_to(&mut self, target: f64, shape: &Shape) {
-        let (mut done, mut part, mut mass) = (0, FIRST_PART, 0.0);
-        while done < self.list.len() {
-            let rest = &mut self.list[done..];
-            let size = part.min(rest.len());
-            if size < rest.len() {
-                rest.select_nth_unstable_by(size - 1, best_first);
+        let (mut mass, mut first) = (0.0, 0);
+        if self.list.len() > MAX_SORTED {
+            let mut bands = [0.0_f64; NUM_BANDS];
+            for candidate in &self.list {
+                bands[band_of(candidate, shape)] += f64::from(shape.weight(candidate.logit));
             }
-            rest[..size].sort_unstable_by(best_first);
-            for candidate in &rest[..size] {
-                mass += f64::from(shape.weight(candidate.logit));
-                done += 1;
-                if mass >= target {
-                    self.list.truncate(done);
-                    return;
-                }
+            let mut band = 0;
+            while band < NUM_BANDS - 1 && mass + bands[band] < target {
+                mass += bands[band];
+                band += 1;
             }
-            part *= 4;
+            self.list.retain(|c| band_of(c, shape) <= band);
+            first = partition(&mut self.list, |c| band_of(c, shape) < band);
+        }
+        self.list[first..].sort_unstable_by(best_first);
+        for at in first..self.list.len() {
+            mass += f64::from(shape.weight(self.list[at].logit));
+            if mass >= target {
+                self.list.truncate(at + 1);
+                return;
+            }
         }
     }
+}
+
+fn band_of(candidate: &Candidate, shape: &Shape) -> usize {
+    // The cast saturates: what is deeper falls into the last band.
+    ((-shape.scaled(candidate.logit) * BANDS_PER_UNIT) as usize).min(NUM_BANDS - 1)
+}
+
+/// Moves those that `is_head` to the front and returns how many they are.
+fn partition(list: &mut [Candidate], is_head: impl Fn(&Candidate) -> bool) -> usize {
+    let mut count = 0;
+    for at in 0..list.len() {
+        if is_head(&list[at]) {
+            list.swap(at, count);
+            count += 1;
+        }
+    }
+    count
 }
 
 #[cfg(test)]
@@ -241,9 +262,14 @@ mod tests {
                 return Ok(());
             };
             let shape = Shape::new(max, &params(temperature, min_p));
-            let tokens = |c: &Candidates| c.list().iter().map(|c| c.token).collect::<Vec<_>>();
+            let tokens = |c: &Candidates| {
+                let mut list = c.list().to_vec();
+                list.sort_by(best_first);
+                list.iter().map(|c| c.token).collect::<Vec<_>>()
+            };
             let mut candidates = Candidates::default();
-            candidates.take_top_k(&logits, top_k, shape.floor());
+            candidates.take_top_k(&logits, top_k, |x| shape.admits(x));
+            prop_assert!(candidates.list().is_sorted_by(|a, b| best_first(a, b).is_le()));
             prop_assert_eq!(tokens(&candidates), oracle(&logits, &shape, top_k, 1.0));
             candidates.cut_to_mass(&shape, top_p);
             assert_same_cut(tokens(&candidates), oracle(&logits, &shape, top_k, top_p))?;

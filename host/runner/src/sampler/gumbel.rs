@@ -54,6 +54,8 @@ impl NoiseKey {
 
 /// Covers the rounding of the bound and of `scaled`.
 const SLACK: f32 = 1e-3;
+/// Above all noise: `-ln(2^-32)` and a little.
+const MAX_NOISE: f32 = 22.5;
 const RUN: usize = 64;
 
 /// Draws from all tokens.
@@ -63,17 +65,18 @@ pub fn choose(logits: &[f32], shape: &Shape, key: NoiseKey) -> u32 {
         let first = (at * RUN) as u32;
         // What the noise would have to add up to; -inf until there is a best.
         let bar = best.score as f32 - SLACK;
+        let may_win = |&x: &f32| shape.scaled(x) + MAX_NOISE >= bar;
+        if !run.iter().fold(false, |hit, x| hit | may_win(x)) {
+            continue;
+        }
         let mut is_hit = false;
         for (within, &logit) in run.iter().enumerate() {
             let bound = shape.scaled(logit) + key.noise_bound(first + within as u32);
             is_hit |= bound >= bar;
         }
         if is_hit {
-            for (token, &logit) in (first..).zip(run) {
-                let bound = shape.scaled(logit) + key.noise_bound(token);
-                if bound >= best.score as f32 - SLACK && shape.admits(logit) {
-                    best.offer(token, shape.scaled(logit), key);
-                }
+            for (token, &logit) in (first..).zip(run).filter(|(_, x)| shape.admits(**x)) {
+                best.offer(token, shape.scaled(logit), key);
             }
         }
     }
@@ -102,6 +105,9 @@ impl Default for Best {
 
 impl Best {
     fn offer(&mut self, token: u32, scaled: f32, key: NoiseKey) {
+        if scaled + key.noise_bound(token) < self.score as f32 - SLACK {
+            return;
+        }
         let score = f64::from(scaled) + key.noise(token);
         // Equal scores: the lowest id, in whatever order they come.
         let wins = match self.token {

@@ -152,15 +152,14 @@ impl Sampler {
         let key = NoiseKey::new(row.seed, position as u64);
         let shape = Shape::new(max, params);
         let top_k = params.top_k as usize;
-        if top_k > 0 && top_k < self.vocab_size {
-            self.candidates.take_top_k(logits, top_k, shape.floor());
-        } else if params.top_p < 1.0 {
-            self.candidates.take_nucleus(logits, &shape, params.top_p);
-            return gumbel::choose_of(self.candidates.list(), &shape, key);
-        } else {
-            return gumbel::choose(logits, &shape, key);
+        let has_top_k = top_k > 0 && top_k < self.vocab_size;
+        let has_top_p = params.top_p < 1.0;
+        match (has_top_k, has_top_p) {
+            (false, false) => return gumbel::choose(logits, &shape, key),
+            (false, true) => self.candidates.take_nucleus(logits, &shape, params.top_p),
+            (true, _) => self.candidates.take_top_k(logits, top_k, |x| shape.admits(x)),
         }
-        if params.top_p < 1.0 {
+        if has_top_k && has_top_p {
             self.candidates.cut_to_mass(&shape, params.top_p);
         }
         gumbel::choose_of(self.candidates.list(), &shape, key)
