@@ -409,6 +409,7 @@ impl Session for Engine {
 
     fn finish(&mut self, _: FinishReason) -> Reply {
         self.run(true);
+        self.reasoning.finish(&mut self.out);
         self.content.finish(&mut self.out);
         self.num_blanks = 0;
         Reply { watch: None, ..self.reply() }

@@ -135,6 +135,11 @@ impl Rule {
 
 fn distinct(mut texts: Vec<String>) -> Vec<String> {
     let mut seen = Vec::new();
-    texts.retain(|text| !seen.contains(text) && { seen.push(text.clone()); true });
+    texts.retain(|text| {
+        !seen.contains(text) && {
+            seen.push(text.clone());
+            true
+        }
+    });
     texts
 }

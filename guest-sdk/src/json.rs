@@ -75,7 +75,11 @@ impl Checker {
                 self.go(if left > 1 { Hex(is_key, left - 1) } else { Text(is_key) })
             }
             Word([next, rest @ ..]) if byte == *next => {
-                if rest.is_empty() { self.value_ended() } else { self.go(Word(rest)) }
+                if rest.is_empty() {
+                    self.value_ended()
+                } else {
+                    self.go(Word(rest))
+                }
             }
             Number(digits) => self.number(digits, byte),
             _ if crate::is_blank(byte) && !matches!(self.expects, Hex(..) | Word(_)) => {

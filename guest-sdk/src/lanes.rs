@@ -110,6 +110,16 @@ impl ReasoningLane {
         self.pending.clear();
         self.part_has_text = false;
     }
+
+    /// The stream ended inside the part: only trailing newlines are gone, no markup says that the
+    /// blanks in front of it were framing.
+    pub fn finish(&mut self, out: &mut Output) {
+        let tail = self.pending.trim_end_matches(['\n', '\r']);
+        if self.part_has_text && !tail.is_empty() {
+            out.reasoning(tail);
+        }
+        self.close();
+    }
 }
 
 /// Text up to the last non-blank, and the blanks behind it.

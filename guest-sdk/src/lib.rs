@@ -6,8 +6,8 @@
 //! The crate knows nothing of the host; a component built on it imports nothing.
 
 pub mod bindings;
-pub mod component;
 mod call;
+pub mod component;
 mod engine;
 mod envelope;
 mod family;
@@ -54,7 +54,7 @@ macro_rules! export_parser {
         #[allow(unsafe_code)]
         const _: () = {
             type Exported = $crate::component::Component<$parser>;
-            $crate::bindings::export_output_parser!(Exported with_types_in $crate::bindings);
+    $crate::bindings::export_output_parser!(Exported with_types_in $crate::bindings);
         };
     };
 }

@@ -69,7 +69,12 @@ impl MarkerSet {
     }
 
     /// Only right at the beginning of `text`.
-    pub fn find_here(&self, text: &str, end: bool, counts: impl Fn(usize, Marker) -> bool) -> Found {
+    pub fn find_here(
+        &self,
+        text: &str,
+        end: bool,
+        counts: impl Fn(usize, Marker) -> bool,
+    ) -> Found {
         match text.as_bytes().first() {
             Some(first) if self.is_first[usize::from(*first)] => {
                 self.at(text.as_bytes(), 0, end, &counts)

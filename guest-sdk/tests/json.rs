@@ -7,8 +7,29 @@ use tenon_guest::json::{Checked, Checker, Unescape, Unescaped, is_value, quoted}
 /// JSON and near misses of it.
 fn json_like() -> impl Strategy<Value = String> {
     let piece = prop::sample::select(vec![
-        "{", "}", "[", "]", ",", ":", "\"a\"", "\"\\u00e9\"", "\"\\x\"", "\"\\uD83D\\uDC1F\"", "0",
-        "-1.5e+3", "01", "-", "1.", "true", "nul", "null", " ", "\n", "\"é\"", "\"", "{\"k\": ",
+        "{",
+        "}",
+        "[",
+        "]",
+        ",",
+        ":",
+        "\"a\"",
+        "\"\\u00e9\"",
+        "\"\\x\"",
+        "\"\\uD83D\\uDC1F\"",
+        "0",
+        "-1.5e+3",
+        "01",
+        "-",
+        "1.",
+        "true",
+        "nul",
+        "null",
+        " ",
+        "\n",
+        "\"é\"",
+        "\"",
+        "{\"k\": ",
         "[1, 2]",
     ]);
     prop::collection::vec(piece, 0..8).prop_map(|pieces| pieces.concat())

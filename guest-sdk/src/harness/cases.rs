@@ -149,7 +149,8 @@ fn same_value(a: &Value, b: &Value) -> bool {
             a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same_value(a, b))
         }
         (Value::Object(a), Value::Object(b)) => {
-            let is_same = |(key, a): (&String, &Value)| b.get(key).is_some_and(|b| same_value(a, b));
+            let is_same =
+                |(key, a): (&String, &Value)| b.get(key).is_some_and(|b| same_value(a, b));
             a.len() == b.len() && a.iter().all(is_same)
         }
         _ => a == b,

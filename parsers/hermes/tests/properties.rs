@@ -6,9 +6,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 use tenon_guest::harness::{Delivery, Folded, Stream, any_cut, chars, run};
-use tenon_guest::{
-    Channel, Event, FinishReason, Parser, RequestInfo, Session, ToolChoice,
-};
+use tenon_guest::{Channel, Event, FinishReason, Parser, RequestInfo, Session, ToolChoice};
 use tenon_parser_hermes::Hermes;
 
 const MARKERS: &[&str] = &["<tool_call>", "</tool_call>", "<think>", "</think>"];
@@ -34,19 +32,47 @@ fn whole(request: &RequestInfo, stream: &Stream) -> Folded {
 /// Markers, parts of calls, near misses.
 fn hostile() -> impl Strategy<Value = String> {
     let piece = prop::sample::select(vec![
-        "<tool_call>", "</tool_call>", "<think>", "</think>", "<tool_", "</", "<", "{", "}", "[",
-        "]", "\"", "\\", ":", ",", ";", " ", "\n", "x", "é", "🛶", "\"name\"", "\"arguments\": ",
-        "\"f\"", "null", "1", "true", "\"{\\\"a\\\": 1}\"", "{\"name\": \"f\", \"arguments\": {",
-        "{\"parameters\": {\"k\": [1, \"}\"]}, \"name\": \"g\"", "{\"name\": \"h\"", "}}",
-        "{\"arguments\": 3", "\n</tool_call>\n",
+        "<tool_call>",
+        "</tool_call>",
+        "<think>",
+        "</think>",
+        "<tool_",
+        "</",
+        "<",
+        "{",
+        "}",
+        "[",
+        "]",
+        "\"",
+        "\\",
+        ":",
+        ",",
+        ";",
+        " ",
+        "\n",
+        "x",
+        "é",
+        "🛶",
+        "\"name\"",
+        "\"arguments\": ",
+        "\"f\"",
+        "null",
+        "1",
+        "true",
+        "\"{\\\"a\\\": 1}\"",
+        "{\"name\": \"f\", \"arguments\": {",
+        "{\"parameters\": {\"k\": [1, \"}\"]}, \"name\": \"g\"",
+        "{\"name\": \"h\"",
+        "}}",
+        "{\"arguments\": 3",
+        "\n</tool_call>\n",
     ]);
     prop::collection::vec(piece, 0..14).prop_map(|pieces| pieces.concat())
 }
 
 fn any_request() -> impl Strategy<Value = RequestInfo> {
     let style = prop::sample::select(vec![None, Some("qwen3"), Some("deepseek_r1")]);
-    let start =
-        prop::sample::select(vec![Channel::Content, Channel::Reasoning, Channel::Tools]);
+    let start = prop::sample::select(vec![Channel::Content, Channel::Reasoning, Channel::Tools]);
     let tools = prop::sample::select(vec!["[]", "[{}]", "[{}]", "[{}]"]);
     (style, start, tools, any::<bool>()).prop_map(|(style, start, tools, strict_markers)| {
         RequestInfo { tools: tools.into(), start, strict_markers, ..request(style) }
@@ -88,7 +114,9 @@ fn written(name: &str, arguments: &Map<String, Value>, shape: usize) -> String {
     let object = match shape % 4 {
         0 => format!("{{\"name\": {name}, \"arguments\": {text}}}"),
         1 => format!("{{\"arguments\": {text}, \"id\": 7.0, \"name\": {name}}}"),
-        2 => format!("{{\"type\": [\"function\"], \"name\": {name}, \"parameters\": {text}, \"x\": {{}}}}"),
+        2 => format!(
+            "{{\"type\": [\"function\"], \"name\": {name}, \"parameters\": {text}, \"x\": {{}}}}"
+        ),
         _ => format!("{{\"name\":{name},\"arguments\":{}}}", json!(text)),
     };
     match shape / 4 {
