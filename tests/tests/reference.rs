@@ -37,7 +37,7 @@ struct Tolerance {
 /// table of halves, which alone moves later steps by 0.009.
 const EXACT: Tolerance = Tolerance { margin: 0.05, logprob: 0.01, step_logprob: 0.02 };
 /// Quantized activations on both sides, rounded in different ways.
-const NATIVE: Tolerance = Tolerance { margin: 0.5, logprob: 0.4, step_logprob: 1.5 };
+const NATIVE: Tolerance = Tolerance { margin: 0.5, logprob: 0.4, step_logprob: 0.6 };
 
 fn model_dir() -> PathBuf {
     if let Some(dir) = std::env::var_os("TENON_MODEL_DIR") {
