@@ -1,5 +1,8 @@
 //! Decode and prefill speed of a model of SmolLM2-135M's shapes with random weights (Q4_1, Q8_0
 //! embedding): `throughput [threads] [repeats]`. Prints the best of the repeats and the median.
+//!
+//! `FORMATS=all` measures other encodings, too, `ISA=avx2` other kernels; `PHASES` is a list of
+//! `prefill` and batch sizes.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../tests/support/mod.rs"]
@@ -9,8 +12,7 @@ use std::time::Instant;
 
 use support::{Shape, decoder, ids};
 use tenon_backend::{
-    Activation, Backend, DType, KvDType, PrepareOptions, RopeStyle, SeqSpan, StepInputs,
-    WeightMode,
+    Activation, Backend, DType, KvDType, PrepareOptions, RopeStyle, SeqSpan, StepInputs, WeightMode,
 };
 use tenon_cpu::{CpuBackend, Isa};
 
@@ -71,9 +73,18 @@ fn measure(name: &str, linear: DType, weights: WeightMode, threads: usize, repea
     let mut cpu = CpuBackend::prepare_with(program, &options, isa()).unwrap();
     println!("{name}: {}, prepared in {:.3} s", cpu.describe(), start.elapsed().as_secs_f64());
     let tokens = ids(512, shape.vocab, 1);
-    let prefill = (0..repeats).map(|_| step(&mut cpu, &[(0, &tokens)])).collect();
-    report("prefill 512", prefill, 512.0);
-    for batch in [1, 8, 16, 32] {
+    let phases = std::env::var("PHASES").unwrap_or("prefill,1,8,16,32,950".into());
+    for phase in phases.split(',') {
+        let Ok(batch) = phase.parse::<usize>() else {
+            let prefill = (0..repeats).map(|_| step(&mut cpu, &[(0, &tokens)])).collect();
+            report("prefill 512", prefill, 512.0);
+            continue;
+        };
+        if batch > 32 {
+            let steps = (0..repeats * 8).map(|i| step(&mut cpu, &[(batch + i, &tokens[..1])]));
+            report(&format!("decode batch 1 at {batch}"), steps.collect(), 1.0);
+            continue;
+        }
         // 128 tokens of context before, 64 steps.
         let steps = (0..repeats).map(|_| {
             let mut times: Vec<f64> = (0..64)
@@ -87,8 +98,6 @@ fn measure(name: &str, linear: DType, weights: WeightMode, threads: usize, repea
         });
         report(&format!("decode batch {batch}"), steps.collect(), batch as f64);
     }
-    let steps = (0..repeats).map(|i| step(&mut cpu, &[(950 + i, &tokens[..1])]));
-    report("decode batch 1 at 950", steps.collect(), 1.0);
 }
 
 fn isa() -> Isa {

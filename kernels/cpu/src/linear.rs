@@ -232,7 +232,7 @@ macro_rules! pick {
         }
     };
 }
-pub(crate) use pick;
-pub use portable::half_to_f32;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::for_tokens;
+pub(crate) use pick;
+pub use portable::half_to_f32;

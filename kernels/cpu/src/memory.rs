@@ -1,4 +1,4 @@
-//! Zeroed memory aligned to cache lines, on huge pages where that pays.
+//! Zeroed memory aligned to cache lines, on huge pages where asked for.
 //!
 //! Large buffers are mapped, not allocated: their pages cost nothing until they are touched, which
 //! matters for KV pools. All of a backend's memory comes from here, at prepare.
@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 
 use tenon_backend::BackendError;
 
-/// Buffers from this size on are mapped and put on huge pages.
+/// Buffers from this size on are mapped.
 const MAP_FROM_BYTES: usize = 4 << 20;
 /// A huge page.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -49,13 +49,24 @@ unsafe impl<T: Plain> Sync for Buffer<T> {}
 impl<T: Plain> Buffer<T> {
     /// `len` zeroed elements; `what` names them in the error.
     pub fn zeroed(len: usize, what: &'static str) -> Result<Self, BackendError> {
+        Self::new(len, what, false)
+    }
+
+    /// The same for memory that will be used from end to end: on huge pages if there are any.
+    pub fn zeroed_huge(len: usize, what: &'static str) -> Result<Self, BackendError> {
+        Self::new(len, what, true)
+    }
+
+    fn new(len: usize, what: &'static str, huge: bool) -> Result<Self, BackendError> {
         let bytes = len.checked_mul(size_of::<T>()).filter(|&b| b < isize::MAX as usize / 2);
         let bytes = bytes.ok_or(BackendError::OutOfMemory { what, bytes: usize::MAX })?;
         let out_of_memory = || BackendError::OutOfMemory { what, bytes };
         #[cfg(target_os = "linux")]
         if bytes >= MAP_FROM_BYTES {
-            return Self::mapped(len, bytes).ok_or_else(out_of_memory);
+            return Self::mapped(len, bytes, huge).ok_or_else(out_of_memory);
         }
+        #[cfg(not(target_os = "linux"))]
+        let _ = huge;
         let layout = Layout::from_size_align(bytes.max(LINE_BYTES), LINE_BYTES)
             .expect("the size was checked and the alignment is a power of two");
         // SAFETY: the layout's size is not zero.
@@ -64,7 +75,7 @@ impl<T: Plain> Buffer<T> {
     }
 
     #[cfg(target_os = "linux")]
-    fn mapped(len: usize, bytes: usize) -> Option<Self> {
+    fn mapped(len: usize, bytes: usize, huge: bool) -> Option<Self> {
         use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
         let mapped_bytes = bytes.next_multiple_of(HUGE_PAGE_BYTES) + HUGE_PAGE_BYTES;
         let prot = ProtFlags::READ | ProtFlags::WRITE;
@@ -75,8 +86,7 @@ impl<T: Plain> Buffer<T> {
         let aligned = base.wrapping_byte_add(base.addr().wrapping_neg() % HUGE_PAGE_BYTES);
         let advised = bytes.next_multiple_of(HUGE_PAGE_BYTES);
         // SAFETY: the range lies inside of the mapping; the advice does not change its contents.
-        let advice = unsafe { madvise(aligned, advised, Advice::LinuxHugepage) };
-        if advice.is_err() {
+        if huge && unsafe { madvise(aligned, advised, Advice::LinuxHugepage) }.is_err() {
             tracing::debug!(bytes, "no huge pages for a large buffer");
         }
         let source = Source::Mapped { base, bytes: mapped_bytes };

@@ -173,11 +173,11 @@ fn pack_weights(
         matrices.insert(part.weight.0, matrix);
         panels.extend((0..matrix.num_panels()).map(|panel| PanelJob { matrix, tensor, panel }));
         let bytes = layout.matrix_bytes(tensor.rows);
-        total = bytes.and_then(|bytes| total.checked_add(bytes)).ok_or(
-            BackendError::OutOfMemory { what: "packed weights", bytes: usize::MAX },
-        )?;
+        total = bytes
+            .and_then(|bytes| total.checked_add(bytes))
+            .ok_or(BackendError::OutOfMemory { what: "packed weights", bytes: usize::MAX })?;
     }
-    let mut weights = Buffer::zeroed(total, "packed weights")?;
+    let mut weights = Buffer::zeroed_huge(total, "packed weights")?;
     let shared = SharedPtr::new(&mut weights);
     let num_tasks = panels.len().div_ceil(PANELS_PER_PACK_TASK);
     pool.run(num_tasks, |task, _| {
@@ -223,9 +223,9 @@ fn place_buffers(
     for (&rows, &width) in rows.iter().zip(&program.buffers) {
         places.push(Place { start: total, width });
         let floats = rows.checked_mul(width).map(|floats| floats.next_multiple_of(16));
-        total = floats.and_then(|floats| total.checked_add(floats)).ok_or(
-            BackendError::OutOfMemory { what: "activations", bytes: usize::MAX },
-        )?;
+        total = floats
+            .and_then(|floats| total.checked_add(floats))
+            .ok_or(BackendError::OutOfMemory { what: "activations", bytes: usize::MAX })?;
     }
     Ok((places, total))
 }

@@ -47,11 +47,8 @@ fn check(program: &Program, isa: Isa, mode: WeightMode, seed: u64, chunk: usize)
     let vocab = program.vocab_size();
     let seqs: Vec<_> =
         [330, 17, 65].iter().zip(0..).map(|(&n, i)| ids(n, vocab, seed + i)).collect();
-    let options = |threads| PrepareOptions {
-        weights: mode,
-        kv_dtype: KvDType::BF16,
-        ..options(threads)
-    };
+    let options =
+        |threads| PrepareOptions { weights: mode, kv_dtype: KvDType::BF16, ..options(threads) };
     let prepare =
         |threads| CpuBackend::prepare_with(program.clone(), &options(threads), isa).unwrap();
     let mut alone = prepare(1);
@@ -62,9 +59,8 @@ fn check(program: &Program, isa: Isa, mode: WeightMode, seed: u64, chunk: usize)
         for chunk in [chunk, 200] {
             let found = run(&mut backend, &seqs, chunk, vocab);
             for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
-                let different = found.iter().zip(expected).filter(|(a, b)| {
-                    a.to_bits() != b.to_bits()
-                });
+                let different =
+                    found.iter().zip(expected).filter(|(a, b)| a.to_bits() != b.to_bits());
                 let count = different.count();
                 assert_eq!(count, 0, "sequence {i}, {isa:?} {mode:?}, {threads} threads, {chunk}");
             }

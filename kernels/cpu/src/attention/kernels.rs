@@ -305,12 +305,7 @@ for_each_isa! {
 }
 
 #[inline(always)]
-fn softmax_row_any(
-    scores: &mut [f32],
-    first: usize,
-    end: usize,
-    softcap: Option<f32>,
-) -> RowStats {
+fn softmax_row_any(scores: &mut [f32], first: usize, end: usize, softcap: Option<f32>) -> RowStats {
     if first >= end {
         scores.fill(0.0);
         return RowStats { max: f32::NEG_INFINITY, sum: 0.0 };

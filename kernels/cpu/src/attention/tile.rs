@@ -2,8 +2,7 @@
 
 use super::cache::{GROUP, GroupPtrs, KvElement, LayerCache, padded_dim};
 use super::kernels::{
-    GROUPS, MAX_ROWS, PARTITION, RowStats, TileJob, scale_add, scores, softmax_row,
-    weighted_values,
+    GROUPS, MAX_ROWS, PARTITION, RowStats, TileJob, scale_add, scores, softmax_row, weighted_values,
 };
 use super::{AttentionOp, Item};
 use crate::isa::Isa;

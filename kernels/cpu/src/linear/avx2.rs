@@ -48,12 +48,7 @@ unsafe fn dot<const WIDE: bool>(w: &[u8; 256], a: &[i8; 16]) -> [i32; 16] {
 pub fn kernel(dtype: DType, len: usize) -> Kernel {
     match dtype {
         DType::F32 | DType::F16 | DType::BF16 => pick!(dense_avx2, dtype, len, [F32, F16, BF16]),
-        _ => pick!(
-            quantized_avx2,
-            dtype,
-            len,
-            [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4K, Q5K, Q6K]
-        ),
+        _ => pick!(quantized_avx2, dtype, len, [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4K, Q5K, Q6K]),
     }
 }
 

@@ -11,7 +11,7 @@ use tenon_backend::DType;
 use super::portable::{has_fifth_bit, has_k_scales, zero_shift};
 use super::{Kernel, TileArgs, pick};
 use crate::isa::Isa;
-use crate::packed::BLOCK;
+use crate::packed::{BLOCK, Stripe};
 
 /// The kernel for weights of `dtype` and tiles of `len` tokens.
 pub fn kernel(isa: Isa, dtype: DType, len: usize) -> Kernel {
@@ -45,14 +45,18 @@ unsafe fn quantized<const F: u8, const T: usize>(args: &TileArgs) {
     for b in 0..args.layout.cols / BLOCK {
         // SAFETY: block `b` is within the panel and the tile.
         unsafe {
-            let w = unpack::<F>(args, b);
-            let (scales, mins) = scales::<F>(args, b);
+            let stripe = const { Stripe::of(F) };
+            let panel = args.panel.add(b / stripe.blocks * stripe.bytes);
+            let in_stripe = b % stripe.blocks;
+            prefetch::<F>(panel, in_stripe);
+            let w = unpack::<F>(panel, in_stripe);
+            let (scales, mins) = scales::<F>(panel, in_stripe);
             let at = b * T;
             let codes = args.codes.add(at * BLOCK);
             for_tokens!(T, t => {
                 let codes = codes.add(t * BLOCK).cast::<i32>();
                 let dot = if F == DType::Q6K as u8 {
-                    dot_q6_k(args, b, at + t, &w, codes)
+                    dot_q6_k(args, panel, in_stripe, at + t, &w, codes)
                 } else {
                     let mut dot = match zero_shift(F) {
                         Some(3) => _mm512_slli_epi32::<3>(broadcast(args.minus_sums.add(at + t))),
@@ -96,6 +100,7 @@ unsafe fn broadcast(p: *const i32) -> __m512i {
 #[inline]
 unsafe fn dot_q6_k(
     args: &TileArgs,
+    panel: *const u8,
     b: usize,
     at: usize,
     w: &[__m512i; 8],
@@ -115,35 +120,59 @@ unsafe fn dot_q6_k(
         hi = _mm512_dpbusd_epi32(hi, w[6], broadcast(codes.add(6)));
         lo = _mm512_dpbusd_epi32(lo, w[3], broadcast(codes.add(3)));
         hi = _mm512_dpbusd_epi32(hi, w[7], broadcast(codes.add(7)));
-        let sub = args.panel.add(args.layout.scales + b * 32);
+        let sub = panel.add(const { Stripe::of(DType::Q6K as u8) }.scales + b * 32);
         let first = _mm512_cvtepi8_epi32(_mm_loadu_si128(sub.cast()));
         let second = _mm512_cvtepi8_epi32(_mm_loadu_si128(sub.add(16).cast()));
         _mm512_add_epi32(_mm512_mullo_epi32(lo, first), _mm512_mullo_epi32(hi, second))
     }
 }
 
-// SAFETY: block `b` is within the panel, which is of encoding `F`.
+/// How far ahead of the block that is used weights are asked for. One core only fills the memory
+/// bus with more lines in flight than it looks ahead by itself.
+const PREFETCH_BYTES: usize = 4096;
+
+// Asks for the part of later stripes (or panels: they follow) that corresponds to block `b`.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn prefetch<const F: u8>(panel: *const u8, b: usize) {
+    let stripe = const { Stripe::of(F) };
+    let bytes = const { (Stripe::of(F).bytes / Stripe::of(F).blocks).next_multiple_of(64) };
+    let block = panel.wrapping_add(b * stripe.bytes / stripe.blocks);
+    for line in 0..bytes / 64 {
+        prefetch_line(block.wrapping_add(line * 64));
+    }
+}
+
+// The address asked for may lie beyond the weights: a prefetch does not fault.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn prefetch_line(used: *const u8) {
+    _mm_prefetch::<_MM_HINT_T0>(used.wrapping_add(PREFETCH_BYTES).cast());
+}
+
+// SAFETY: block `b` is within the stripe, which is of encoding `F`.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
-unsafe fn unpack<const F: u8>(args: &TileArgs, b: usize) -> [__m512i; 8] {
+unsafe fn unpack<const F: u8>(panel: *const u8, b: usize) -> [__m512i; 8] {
+    let stripe = const { Stripe::of(F) };
     // SAFETY: by this function's contract.
     unsafe {
         if F == DType::Q8_0 as u8 {
-            let p = args.panel.add(b * 512);
+            let p = panel.add(b * 512);
             return std::array::from_fn(|i| _mm512_load_si512(p.add(i * 64).cast()));
         }
-        let p = args.panel.add(b * 256);
+        let p = panel.add(b * 256);
         let low = _mm512_set1_epi8(15);
         let n: [__m512i; 4] = std::array::from_fn(|i| _mm512_load_si512(p.add(i * 64).cast()));
         let lo = |x| _mm512_and_si512(x, low);
         let hi = |x| _mm512_and_si512(_mm512_srli_epi32::<4>(x), low);
         let w = [lo(n[0]), lo(n[1]), lo(n[2]), lo(n[3]), hi(n[0]), hi(n[1]), hi(n[2]), hi(n[3])];
         if has_fifth_bit(F) {
-            let high = _mm512_loadu_si512(args.panel.add(args.layout.high + b * 64).cast());
+            let high = _mm512_loadu_si512(panel.add(stripe.high + b * 64).cast());
             return add_fifth_bits(w, high);
         }
         if F == DType::Q6K as u8 {
-            let p = args.panel.add(args.layout.high + b * 128);
+            let p = panel.add(stripe.high + b * 128);
             let high = [_mm512_loadu_si512(p.cast()), _mm512_loadu_si512(p.add(64).cast())];
             return add_pairs_of_bits(w, high);
         }
@@ -188,33 +217,32 @@ fn add_pairs_of_bits(w: [__m512i; 8], high: [__m512i; 2]) -> [__m512i; 8] {
     ]
 }
 
-// Scales of block `b`, and what the scaled sum is multiplied with.
-// SAFETY: block `b` is within the panel, which is of encoding `F`.
+// Scales of block `b` of a stripe, and what the scaled sum is multiplied with.
+// SAFETY: block `b` is within the stripe, which is of encoding `F`.
 #[target_feature(enable = "avx512f")]
 #[inline]
-unsafe fn scales<const F: u8>(args: &TileArgs, b: usize) -> (__m512, __m512) {
-    let layout = &args.layout;
+unsafe fn scales<const F: u8>(panel: *const u8, b: usize) -> (__m512, __m512) {
+    let stripe = const { Stripe::of(F) };
     // SAFETY: by this function's contract.
     unsafe {
-        let halves = |at: usize| {
-            _mm512_cvtph_ps(_mm256_loadu_si256(args.panel.add(at).cast::<__m256i>()))
-        };
+        let halves =
+            |at: usize| _mm512_cvtph_ps(_mm256_loadu_si256(panel.add(at).cast::<__m256i>()));
         let bytes = |at: usize| {
-            let bytes = _mm_loadu_si128(args.panel.add(at).cast::<__m128i>());
+            let bytes = _mm_loadu_si128(panel.add(at).cast::<__m128i>());
             _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes))
         };
         if F == DType::Q6K as u8 {
-            (halves(layout.supers + b / 8 * 32), _mm512_setzero_ps())
+            (halves(stripe.supers), _mm512_setzero_ps())
         } else if has_k_scales(F) {
-            let (d, dmin) = (layout.supers + b / 8 * 64, layout.supers + b / 8 * 64 + 32);
-            let min = _mm512_mul_ps(halves(dmin), bytes(layout.mins + b * 16));
+            let (d, dmin) = (stripe.supers, stripe.supers + 32);
+            let min = _mm512_mul_ps(halves(dmin), bytes(stripe.mins + b * 16));
             let minus = _mm512_xor_si512(_mm512_castps_si512(min), _mm512_set1_epi32(i32::MIN));
-            let scale = _mm512_mul_ps(halves(d), bytes(layout.scales + b * 16));
+            let scale = _mm512_mul_ps(halves(d), bytes(stripe.scales + b * 16));
             (scale, _mm512_castsi512_ps(minus))
         } else if zero_shift(F).is_none() {
-            (halves(layout.scales + b * 32), halves(layout.mins + b * 32))
+            (halves(stripe.scales + b * 32), halves(stripe.mins + b * 32))
         } else {
-            (halves(layout.scales + b * 32), _mm512_setzero_ps())
+            (halves(stripe.scales + b * 32), _mm512_setzero_ps())
         }
     }
 }
@@ -228,6 +256,7 @@ unsafe fn dense<const F: u8, const T: usize>(args: &TileArgs) {
         if F == DType::BF16 as u8 {
             let cols = args.layout.cols;
             for i in 0..cols.div_ceil(2) {
+                prefetch_line(args.panel.wrapping_add(i * 64));
                 let pairs = _mm512_load_si512(args.panel.add(i * 64).cast());
                 let even = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs));
                 let a = args.floats.add(2 * i * T);
@@ -245,6 +274,8 @@ unsafe fn dense<const F: u8, const T: usize>(args: &TileArgs) {
             }
         } else {
             for c in 0..args.layout.cols {
+                let bytes = if F == DType::F32 as u8 { 64 } else { 32 };
+                prefetch_line(args.panel.wrapping_add(c * bytes));
                 let w = if F == DType::F32 as u8 {
                     _mm512_load_ps(args.panel.cast::<f32>().add(c * 16))
                 } else {
@@ -267,6 +298,7 @@ unsafe fn bf16_pairs<const F: u8, const T: usize>(args: &TileArgs) {
     // SAFETY: all pairs of columns are within the panel and the tile.
     unsafe {
         for i in 0..args.layout.cols.div_ceil(2) {
+            prefetch_line(args.panel.wrapping_add(i * 64));
             let w = _mm512_load_si512(args.panel.add(i * 64).cast());
             let w = std::mem::transmute::<__m512i, __m512bh>(w);
             let a = args.pairs.add(i * T).cast::<i32>();

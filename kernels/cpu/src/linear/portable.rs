@@ -4,7 +4,7 @@
 use tenon_backend::DType;
 
 use super::{Kernel, TileArgs, pick};
-use crate::packed::{BLOCK, PANEL_ROWS};
+use crate::packed::{BLOCK, PANEL_ROWS, Stripe};
 
 type Lanes<T> = [T; PANEL_ROWS];
 
@@ -37,12 +37,7 @@ impl Dot for PlainDot {
 pub fn kernel(dtype: DType, len: usize) -> Kernel {
     match dtype {
         DType::F32 | DType::F16 | DType::BF16 => pick!(dense_plain, dtype, len, [F32, F16, BF16]),
-        _ => pick!(
-            quantized_plain,
-            dtype,
-            len,
-            [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4K, Q5K, Q6K]
-        ),
+        _ => pick!(quantized_plain, dtype, len, [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4K, Q5K, Q6K]),
     }
 }
 
@@ -105,9 +100,12 @@ pub unsafe fn quantized<const F: u8, const T: usize, D: Dot>(args: &TileArgs) {
     for b in 0..args.layout.cols / BLOCK {
         // SAFETY: block `b` is within the panel and the tile.
         unsafe {
-            let w = unpack::<F>(args, b);
+            let stripe = const { Stripe::of(F) };
+            let panel = args.panel.add(b / stripe.blocks * stripe.bytes);
+            let in_stripe = b % stripe.blocks;
+            let w = unpack::<F>(panel, in_stripe);
             let (first, second) = (&*w.as_ptr().cast(), &*w.as_ptr().add(256).cast());
-            let (scales, mins) = scales::<F>(args, b);
+            let (scales, mins) = scales::<F>(panel, in_stripe);
             for (t, acc) in acc.iter_mut().enumerate() {
                 let at = b * T + t;
                 let codes = args.codes.add(at * BLOCK);
@@ -120,7 +118,7 @@ pub unsafe fn quantized<const F: u8, const T: usize, D: Dot>(args: &TileArgs) {
                 if F == DType::Q6K as u8 {
                     let minus_first = *args.minus_first_sums.add(at);
                     let minus_second = *args.minus_sums.add(at) - minus_first;
-                    let sub = args.panel.add(args.layout.scales + b * 2 * PANEL_ROWS).cast::<i8>();
+                    let sub = panel.add(stripe.scales + in_stripe * 2 * PANEL_ROWS).cast::<i8>();
                     for r in 0..PANEL_ROWS {
                         let (s0, s1) = (*sub.add(r), *sub.add(PANEL_ROWS + r));
                         lo[r] = (lo[r] + (minus_first << 5)) * i32::from(s0);
@@ -145,22 +143,23 @@ pub unsafe fn quantized<const F: u8, const T: usize, D: Dot>(args: &TileArgs) {
     unsafe { store(args, &acc) };
 }
 
-// `[8][row][4]` codes of block `b`.
+// `[8][row][4]` codes of block `b` of a stripe.
 #[inline(always)]
-unsafe fn unpack<const F: u8>(args: &TileArgs, b: usize) -> [u8; 512] {
+unsafe fn unpack<const F: u8>(panel: *const u8, b: usize) -> [u8; 512] {
+    let stripe = const { Stripe::of(F) };
     let mut w = [0u8; 512];
-    // SAFETY: block `b` is within the panel.
+    // SAFETY: block `b` is within the stripe.
     unsafe {
         if F == DType::Q8_0 as u8 {
-            return *args.panel.add(b * 512).cast();
+            return *panel.add(b * 512).cast();
         }
-        let nibbles: &[u8; 256] = &*args.panel.add(b * 256).cast();
+        let nibbles: &[u8; 256] = &*panel.add(b * 256).cast();
         for i in 0..256 {
             w[i] = nibbles[i] & 15;
             w[256 + i] = nibbles[i] >> 4;
         }
         if has_fifth_bit(F) {
-            let high: &[u8; 64] = &*args.panel.add(args.layout.high + b * 64).cast();
+            let high: &[u8; 64] = &*panel.add(stripe.high + b * 64).cast();
             for j in 0..8 {
                 for i in 0..64 {
                     w[j * 64 + i] |= (high[i] >> j & 1) << 4;
@@ -168,7 +167,7 @@ unsafe fn unpack<const F: u8>(args: &TileArgs, b: usize) -> [u8; 512] {
             }
         }
         if F == DType::Q6K as u8 {
-            let high: &[u8; 128] = &*args.panel.add(args.layout.high + b * 128).cast();
+            let high: &[u8; 128] = &*panel.add(stripe.high + b * 128).cast();
             for j in 0..8 {
                 for i in 0..64 {
                     w[j * 64 + i] |= (high[j / 4 * 64 + i] >> (2 * (j % 4)) & 3) << 4;
@@ -188,30 +187,30 @@ pub fn half_to_f32(bits: u16) -> f32 {
     f32::from_bits(magnitude.to_bits() | special | (bits & 0x8000) << 16)
 }
 
-// Scales of block `b`, and what the scaled sum is multiplied with.
+// Scales of block `b` of a stripe, and what the scaled sum is multiplied with.
 #[inline(always)]
-unsafe fn scales<const F: u8>(args: &TileArgs, b: usize) -> (Lanes<f32>, Lanes<f32>) {
-    let layout = &args.layout;
+unsafe fn scales<const F: u8>(panel: *const u8, b: usize) -> (Lanes<f32>, Lanes<f32>) {
+    let stripe = const { Stripe::of(F) };
     let (mut scales, mut mins) = ([0.0; PANEL_ROWS], [0.0; PANEL_ROWS]);
-    // SAFETY: block `b` is within the panel.
+    // SAFETY: block `b` is within the stripe.
     unsafe {
-        let halves = |at: usize| &*args.panel.add(at).cast::<[u16; PANEL_ROWS]>();
-        let bytes = |at: usize| &*args.panel.add(at).cast::<[u8; PANEL_ROWS]>();
+        let halves = |at: usize| &*panel.add(at).cast::<[u16; PANEL_ROWS]>();
+        let bytes = |at: usize| &*panel.add(at).cast::<[u8; PANEL_ROWS]>();
         if F == DType::Q6K as u8 {
-            let d = halves(layout.supers + b / 8 * 32);
+            let d = halves(stripe.supers);
             scales = d.map(half_to_f32);
         } else if has_k_scales(F) {
-            let d = halves(layout.supers + b / 8 * 64);
-            let dmin = halves(layout.supers + b / 8 * 64 + 32);
-            let (s, m) = (bytes(layout.scales + b * 16), bytes(layout.mins + b * 16));
+            let d = halves(stripe.supers);
+            let dmin = halves(stripe.supers + 32);
+            let (s, m) = (bytes(stripe.scales + b * 16), bytes(stripe.mins + b * 16));
             for r in 0..PANEL_ROWS {
                 scales[r] = half_to_f32(d[r]) * f32::from(s[r]);
                 mins[r] = -(half_to_f32(dmin[r]) * f32::from(m[r]));
             }
         } else {
-            scales = halves(layout.scales + b * 32).map(half_to_f32);
+            scales = halves(stripe.scales + b * 32).map(half_to_f32);
             if zero_shift(F).is_none() {
-                mins = halves(layout.mins + b * 32).map(half_to_f32);
+                mins = halves(stripe.mins + b * 32).map(half_to_f32);
             }
         }
     }

@@ -3,10 +3,7 @@
 use tenon_backend::quant::{dequantize_row, k_scale_min};
 use tenon_backend::{DType, Tensor};
 
-use super::{BLOCK, PANEL_ROWS, PanelLayout, is_quantized};
-
-/// Columns of a K block in blocks of 32.
-const SUPER: usize = 8;
+use super::{BLOCK, PANEL_ROWS, PanelLayout, Stripe, is_quantized};
 
 /// Packs rows `16 * index..` of `tensor` into `out`, which is `layout.bytes` long.
 ///
@@ -80,20 +77,24 @@ fn half(bytes: &[u8], at: usize) -> [u8; 2] {
 
 fn pack_quantized(layout: &PanelLayout, row: &[u8], r: usize, out: &mut [u8]) {
     let dtype = layout.dtype;
+    let stripe = Stripe::new(dtype);
+    let blocks_per_stripe = stripe.blocks * BLOCK / dtype.block_len();
     for (i, block) in row.chunks_exact(dtype.block_bytes()).enumerate() {
+        let out = &mut out[i / blocks_per_stripe * stripe.bytes..][..stripe.bytes];
+        let b = i % blocks_per_stripe;
         match dtype {
             DType::Q4_0 | DType::Q4_1 | DType::Q5_0 | DType::Q5_1 => {
-                pack_q45(layout, i, block, r, out);
+                pack_q45(dtype, &stripe, b, block, r, out);
             }
             DType::Q8_0 => {
                 for j in 0..8 {
                     let codes = word(&block[2..], j) ^ 0x8080_8080;
-                    put_word(out, (i * 8 + j) * PANEL_ROWS + r, codes);
+                    put_word(out, (b * 8 + j) * PANEL_ROWS + r, codes);
                 }
-                put_half(&mut out[layout.scales..], i * PANEL_ROWS + r, half(block, 0));
+                put_half(&mut out[stripe.scales..], b * PANEL_ROWS + r, half(block, 0));
             }
-            DType::Q4K | DType::Q5K => pack_q45_k(layout, i, block, r, out),
-            _ => pack_q6_k(layout, i, block, r, out),
+            DType::Q4K | DType::Q5K => pack_q45_k(dtype, &stripe, block, r, out),
+            _ => pack_q6_k(&stripe, block, r, out),
         }
     }
 }
@@ -106,56 +107,54 @@ fn put_nibbles(out: &mut [u8], b: usize, r: usize, words: [u32; 4]) {
 }
 
 // One high bit per column of block `b`: byte c gets columns c, 4 + c, 8 + c, … in its bits.
-fn put_fifth_bits(layout: &PanelLayout, b: usize, r: usize, high: u32, out: &mut [u8]) {
+fn put_fifth_bits(stripe: &Stripe, b: usize, r: usize, high: u32, out: &mut [u8]) {
     for c in 0..4 {
         let mut bits = high >> c & 0x1111_1111;
         bits = (bits | bits >> 3) & 0x0303_0303;
         bits = (bits | bits >> 6) & 0x000f_000f;
         bits |= bits >> 12;
-        out[layout.high + (b * PANEL_ROWS + r) * 4 + c] = bits as u8;
+        out[stripe.high + (b * PANEL_ROWS + r) * 4 + c] = bits as u8;
     }
 }
 
-fn pack_q45(layout: &PanelLayout, b: usize, block: &[u8], r: usize, out: &mut [u8]) {
-    let has_min = matches!(layout.dtype, DType::Q4_1 | DType::Q5_1);
+fn pack_q45(dtype: DType, stripe: &Stripe, b: usize, block: &[u8], r: usize, out: &mut [u8]) {
+    let has_min = matches!(dtype, DType::Q4_1 | DType::Q5_1);
     let nibbles = &block[block.len() - 16..];
     put_nibbles(out, b, r, [0, 1, 2, 3].map(|j| word(nibbles, j)));
-    put_half(&mut out[layout.scales..], b * PANEL_ROWS + r, half(block, 0));
+    put_half(&mut out[stripe.scales..], b * PANEL_ROWS + r, half(block, 0));
     if has_min {
-        put_half(&mut out[layout.mins..], b * PANEL_ROWS + r, half(block, 2));
+        put_half(&mut out[stripe.mins..], b * PANEL_ROWS + r, half(block, 2));
     }
-    if matches!(layout.dtype, DType::Q5_0 | DType::Q5_1) {
+    if matches!(dtype, DType::Q5_0 | DType::Q5_1) {
         let at = if has_min { 4 } else { 2 };
         let high = [block[at], block[at + 1], block[at + 2], block[at + 3]];
-        put_fifth_bits(layout, b, r, u32::from_le_bytes(high), out);
+        put_fifth_bits(stripe, b, r, u32::from_le_bytes(high), out);
     }
 }
 
-fn pack_q45_k(layout: &PanelLayout, index: usize, block: &[u8], r: usize, out: &mut [u8]) {
-    put_half(&mut out[layout.supers..], index * 2 * PANEL_ROWS + r, half(block, 0));
-    put_half(&mut out[layout.supers..], (index * 2 + 1) * PANEL_ROWS + r, half(block, 2));
+fn pack_q45_k(dtype: DType, stripe: &Stripe, block: &[u8], r: usize, out: &mut [u8]) {
+    put_half(&mut out[stripe.supers..], r, half(block, 0));
+    put_half(&mut out[stripe.supers..], PANEL_ROWS + r, half(block, 2));
     let codes = &block[block.len() - 128..];
-    for j in 0..SUPER {
-        let b = index * SUPER + j;
-        let [scale, min] = k_scale_min(j, &block[4..16]);
-        out[layout.scales + b * PANEL_ROWS + r] = scale;
-        out[layout.mins + b * PANEL_ROWS + r] = min;
-        let shift = 4 * (j % 2);
-        let nibble = |i: usize| word(&codes[32 * (j / 2)..], i) >> shift & 0x0f0f_0f0f;
+    for b in 0..stripe.blocks {
+        let [scale, min] = k_scale_min(b, &block[4..16]);
+        out[stripe.scales + b * PANEL_ROWS + r] = scale;
+        out[stripe.mins + b * PANEL_ROWS + r] = min;
+        let shift = 4 * (b % 2);
+        let nibble = |i: usize| word(&codes[32 * (b / 2)..], i) >> shift & 0x0f0f_0f0f;
         put_nibbles(out, b, r, [0, 1, 2, 3].map(|i| nibble(i) | nibble(i + 4) << 4));
-        if layout.dtype == DType::Q5K {
+        if dtype == DType::Q5K {
             let bits = block[16..48].iter().enumerate();
-            let high = bits.fold(0u32, |h, (i, q)| h | u32::from(q >> j & 1) << i);
-            put_fifth_bits(layout, b, r, high, out);
+            let high = bits.fold(0u32, |h, (i, q)| h | u32::from(q >> b & 1) << i);
+            put_fifth_bits(stripe, b, r, high, out);
         }
     }
 }
 
-fn pack_q6_k(layout: &PanelLayout, index: usize, block: &[u8], r: usize, out: &mut [u8]) {
-    put_half(&mut out[layout.supers..], index * PANEL_ROWS + r, half(block, 208));
-    for j in 0..SUPER {
-        let b = index * SUPER + j;
-        let (side, k) = (j / 4, j % 4);
+fn pack_q6_k(stripe: &Stripe, block: &[u8], r: usize, out: &mut [u8]) {
+    put_half(&mut out[stripe.supers..], r, half(block, 208));
+    for b in 0..stripe.blocks {
+        let (side, k) = (b / 4, b % 4);
         let low = &block[64 * side + 32 * (k % 2)..];
         let nibble = |i: usize| word(low, i) >> (4 * (k / 2)) & 0x0f0f_0f0f;
         put_nibbles(out, b, r, [0, 1, 2, 3].map(|i| nibble(i) | nibble(i + 4) << 4));
@@ -163,10 +162,8 @@ fn pack_q6_k(layout: &PanelLayout, index: usize, block: &[u8], r: usize, out: &m
         let pair = |i: usize| word(high, i) >> (2 * k) & 0x0303_0303;
         for h in 0..2 {
             let bits = (0..4).fold(0, |bits, i| bits | pair(4 * h + i) << (2 * i));
-            put_word(&mut out[layout.high..], (b * 2 + h) * PANEL_ROWS + r, bits);
-            let scale = block[192 + 2 * j + h];
-            out[layout.scales + (b * 2 + h) * PANEL_ROWS + r] = scale;
+            put_word(&mut out[stripe.high..], (b * 2 + h) * PANEL_ROWS + r, bits);
+            out[stripe.scales + (b * 2 + h) * PANEL_ROWS + r] = block[192 + 2 * b + h];
         }
     }
-    debug_assert_eq!(SUPER * BLOCK, DType::Q6K.block_len());
 }

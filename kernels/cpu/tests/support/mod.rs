@@ -13,7 +13,8 @@ use tenon_cpu::Isa;
 pub fn noise(len: usize, seed: u64, amplitude: f32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(2) | 1;
     let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 40) as f32 / (1 << 23) as f32 - 1.0
     };
     next();
@@ -21,7 +22,14 @@ pub fn noise(len: usize, seed: u64, amplitude: f32) -> Vec<f32> {
 }
 
 /// A weight of noise.
-pub fn tensor(name: &str, dtype: DType, rows: usize, cols: usize, seed: u64, amplitude: f32) -> Tensor {
+pub fn tensor(
+    name: &str,
+    dtype: DType,
+    rows: usize,
+    cols: usize,
+    seed: u64,
+    amplitude: f32,
+) -> Tensor {
     let values = noise(rows * cols, seed, amplitude);
     let mut data = vec![0; rows * dtype.row_bytes(cols)];
     let row_bytes = dtype.row_bytes(cols);
@@ -110,7 +118,14 @@ impl Builder {
         id
     }
 
-    fn part(&mut self, s: &Shape, rows: usize, cols: usize, out: BufferId, bias: bool) -> LinearPart {
+    fn part(
+        &mut self,
+        s: &Shape,
+        rows: usize,
+        cols: usize,
+        out: BufferId,
+        bias: bool,
+    ) -> LinearPart {
         let weight = self.weight(s.linear, rows, cols, 1.7 / (cols as f32).sqrt());
         let bias = bias.then(|| self.weight(DType::F32, 1, rows, 0.2));
         LinearPart { weight, bias, out }
@@ -120,7 +135,12 @@ impl Builder {
         self.ops.push(op);
     }
 
-    pub fn finish(self, logits: BufferId, kv_layers: Vec<KvLayer>, ropes: Vec<RopeTable>) -> Program {
+    pub fn finish(
+        self,
+        logits: BufferId,
+        kv_layers: Vec<KvLayer>,
+        ropes: Vec<RopeTable>,
+    ) -> Program {
         Program {
             name: "random".into(),
             ops: self.ops,
