@@ -11,8 +11,8 @@ use crate::{Event, RequestInfo, ToolArgs, ToolBegin};
 pub enum Step {
     /// So many bytes are read; the rest comes again, with more behind it.
     More(usize),
-    /// The call ends behind so many bytes; a closer may follow. Without a call begun: empty framing,
-    /// dropped.
+    /// The call ends behind so many bytes; a closer may follow. Without a call begun: empty
+    /// framing, dropped.
     Done(usize),
     /// The call and its closer end behind so many bytes.
     Closed(usize),

@@ -2,8 +2,8 @@
 //! count there, and what is held back until it is decided. The same events come out for any cut.
 //!
 //! Time is linear: text is scanned once per state, a reader keeps its own state between pieces, and
-//! a failed attempt is replayed once, from just behind its opener. Memory is what is held: a marker's
-//! prefix, trailing blanks, or a call before its commit (a reader bounds that one).
+//! a failed attempt is replayed once, from just behind its opener. Memory is what is held: the
+//! beginning of a marker, trailing blanks, or a call before its commit (a reader bounds that one).
 
 use std::collections::VecDeque;
 
@@ -156,6 +156,7 @@ impl Engine {
         }
     }
 
+    #[inline(never)] // push and finish share it: a tenth of a component's size
     fn run(&mut self, end: bool) {
         // Every round but the last consumes text or leaves a state that does.
         while match self.state {
@@ -351,8 +352,8 @@ impl Engine {
         self.num_blanks = 0;
     }
 
-    /// Strict markers (U21): a call's opener counts only as a token, a reasoning marker too once one
-    /// of them came so. `at` is an offset from `position`.
+    /// Strict markers (U21): a call's opener counts only as a token, a reasoning marker too, once
+    /// one of them came so. `at` is an offset from `position`.
     fn is_token_if_needed(&self, at: usize, marker: Marker) -> bool {
         let needs_token = match marker.kind {
             Kind::CallOpener => true,

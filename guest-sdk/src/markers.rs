@@ -53,7 +53,7 @@ impl MarkerSet {
         MarkerSet { markers, is_first }
     }
 
-    /// The first marker in `text` that `counts` at its offset; of several at one offset the longest.
+    /// The first marker in `text` that `counts` at its offset; of several there, the longest.
     /// `end`: nothing follows, so nothing is held.
     pub fn find(&self, text: &str, end: bool, counts: impl Fn(usize, Marker) -> bool) -> Found {
         let bytes = text.as_bytes();

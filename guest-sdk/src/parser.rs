@@ -1,4 +1,4 @@
-//! The traits behind a component: [`Parser`] answers for the format, a [`Session`] reads one stream.
+//! The traits behind a component: [`Parser`] answers for the format, [`Session`] reads a stream.
 //! Most formats need neither: a [`Declared`] family gets both from the engine.
 
 use crate::engine::Engine;
@@ -14,7 +14,7 @@ pub trait Parser: 'static {
     fn describe() -> Descriptor;
 
     /// The format's own grammar for this request. `Ok(None)`, which is the default, says that the
-    /// format enforces nothing by itself (yet); `Err` refuses the request with a 400 in these words.
+    /// format enforces nothing by itself (yet); `Err` refuses the request with a 400 in its words.
     fn constraint(_: &ModelInfo, _: &RequestInfo) -> Result<Option<Grammar>, String> {
         Ok(None)
     }

@@ -16,7 +16,7 @@ pub fn random(text: &str, count: usize, mut seed: u64) -> Vec<Vec<usize>> {
     let boundaries = chars(text);
     let cut = |n: usize| {
         let keep_one_in = 1 + n as u64 % 23;
-        boundaries.iter().copied().filter(|_| next(&mut seed) % keep_one_in == 0).collect()
+        boundaries.iter().copied().filter(|_| next(&mut seed).is_multiple_of(keep_one_in)).collect()
     };
     (0..count).map(cut).collect()
 }
