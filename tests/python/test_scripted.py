@@ -142,7 +142,7 @@ class Upload(unittest.TestCase):
     """A parser for a format that the server has never heard of, uploaded while it streams."""
 
     def test_upload_mid_stream(self):
-        text = "Checking. " + acme_call("Paris") + " " * 1 + "Done."
+        text = f"Checking.\n{acme_call('Paris')}\nDone."
         header = {**HEADER, "step_ms": 10}
         with script(header, {"text": text}) as path:
             server = Server("--scripted", path, "--tool-call-parser", "none")
@@ -192,7 +192,7 @@ class Upload(unittest.TestCase):
 
 
 def acme_call(city):
-    return f"[[acme:get_weather]] {json.dumps({'city': city})} [[/acme]]"
+    return f"%% call get_weather\ncity = {json.dumps(city)}\n%% end"
 
 
 if __name__ == "__main__":

@@ -64,8 +64,11 @@ fn build(dir: &Path, output: Option<&Path>) -> Result<()> {
     let module = target_dir.join(TARGET).join("release").join(&file);
     let bytes =
         std::fs::read(&module).with_context(|| format!("cannot read {}", module.display()))?;
-    let component = tenon_extensions::componentize(&bytes)
-        .map_err(|error| anyhow::anyhow!("{error}"))
+    let mut encoder = wit_component::ComponentEncoder::default();
+    let component = encoder
+        .validate(true)
+        .module(&bytes)
+        .and_then(|encoder| encoder.encode())
         .with_context(|| format!("`{package}` does not become a component"))?;
     let output = output.map(Path::to_path_buf).unwrap_or_else(|| target_dir.join(&file));
     std::fs::write(&output, &component)

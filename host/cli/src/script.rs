@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use tenon_scripted::{Reply, Script};
-use tenon_text::{Specials, Tokenizer};
+use tenon_text::{Bos, Specials, Tokenizer};
 
 /// The header line.
 #[derive(Debug, Clone, Deserialize)]
@@ -98,7 +98,10 @@ impl ScriptFile {
             "`eos` is `{}`, which is not in `special_tokens`",
             header.eos
         );
-        Ok(Tokenizer::byte_level_for_scripts(&header.special_tokens)?)
+        // The first special token is the end of sequence.
+        let mut specials = header.special_tokens.clone();
+        specials.sort_by_key(|token| *token != header.eos);
+        Ok(Tokenizer::byte_level_for_scripts(&specials))
     }
 
     /// The script in tokens of `tokenizer`, each reply followed by `eos`.
@@ -110,7 +113,7 @@ impl ScriptFile {
         let mut replies = Vec::new();
         for line in &self.replies {
             let tokens = match (&line.text, &line.tokens) {
-                (Some(text), _) => tokenizer.encode(text, Specials::Parse)?,
+                (Some(text), _) => tokenizer.encode(text, Specials::Parse, Bos::Skip)?,
                 (None, tokens) => tokens.clone().unwrap_or_default(),
             };
             if let Some(bad) = tokens.iter().find(|&&t| t >= vocab_size) {

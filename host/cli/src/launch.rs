@@ -1,0 +1,312 @@
+//! From flags to a running engine: load the model (or a script), size the KV cache, prepare the
+//! backend, start the engine thread. Shared by `serve` and `run`.
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
+use tenon_backend::{Backend, KvDType, PrepareOptions, WeightMode};
+use tenon_chat::template::{ChatTemplate, TemplateTokens};
+use tenon_chat::worker::{OutputConfig, OutputWorkers};
+use tenon_engine::{EngineConfig, StepOutput};
+use tenon_model::ArchChoice;
+use tenon_runner::handle::RunnerHandle;
+use tenon_runner::load::{LoadOptions, LoadedModel, load_model};
+use tenon_runner::worker::{WorkerConfig, WorkerThread, spawn};
+use tenon_scripted::ScriptedBackend;
+use tenon_text::Tokenizer;
+
+use crate::args::{BackendArg, DTypeArg, KvDTypeArg, ModelArgs};
+use crate::doctor::memory_available;
+use crate::script::ScriptFile;
+
+/// Longest sequence when no flag says so: longer ones cost memory that few need.
+const DEFAULT_MAX_MODEL_LEN: usize = 8192;
+
+/// Sequences of the longest length that the KV cache holds when no flag says so.
+const DEFAULT_FULL_SEQUENCES: usize = 4;
+
+/// Share of the free memory that the KV cache takes at most when no flag says so.
+const MAX_MEMORY_SHARE: usize = 4;
+
+/// Prompt tokens of one sequence in a step while others run.
+const PREFILL_CHUNK: usize = 256;
+
+/// Requests that may wait in `run`, which sends one at a time.
+const MAX_WAITING: usize = 4;
+
+/// A running engine with its text side.
+pub struct Launched {
+    /// Takes requests.
+    pub runner: RunnerHandle,
+    /// To be joined at the end.
+    pub thread: WorkerThread,
+    /// The text side of all streams.
+    pub workers: Arc<OutputWorkers>,
+    /// The vocabulary.
+    pub tokenizer: Arc<Tokenizer>,
+    /// None for a base model.
+    pub template: Option<Arc<ChatTemplate>>,
+    /// The file's name.
+    pub name: String,
+    /// For the start-up text: model, backend, cache.
+    pub lines: Vec<String>,
+}
+
+/// What there is to run.
+struct Source {
+    tokenizer: Tokenizer,
+    template: Option<String>,
+    eos: Vec<u32>,
+    name: String,
+    max_position: usize,
+    summary: String,
+    run: Run,
+}
+
+enum Run {
+    Model(Box<tenon_backend::Program>),
+    Script(tenon_scripted::Script),
+}
+
+/// Starts everything; returns once the warm-up step has run.
+pub fn launch(
+    args: &ModelArgs,
+    scripted: Option<&Path>,
+    output_workers: usize,
+    max_waiting: Option<usize>,
+) -> Result<Launched> {
+    let spinner = spinner("loading");
+    let source = match scripted {
+        Some(script) => scripted_source(args, script)?,
+        None => model_source(args)?,
+    };
+    let sizes = Sizes::new(args, &source)?;
+    spinner.set_message(format!("preparing {}", source.name));
+    let vocab_size = match &source.run {
+        Run::Model(program) => program.vocab_size(),
+        Run::Script(script) => script.token_bytes.len(),
+    };
+    let backend = prepare(args, source.run, &sizes)?;
+    let mut lines = vec![source.summary, backend.describe()];
+    lines.push(format!(
+        "{} KV blocks of {} tokens: {} tokens in all, {} per sequence",
+        sizes.num_blocks,
+        args.block_size,
+        sizes.num_blocks * args.block_size,
+        sizes.max_model_len
+    ));
+    let mut hash_key = [0u8; 16];
+    getrandom::fill(&mut hash_key).map_err(|error| anyhow::anyhow!("no randomness: {error}"))?;
+    let engine = EngineConfig {
+        num_blocks: sizes.num_blocks,
+        block_size: args.block_size,
+        max_num_seqs: args.max_num_seqs,
+        max_step_tokens: args.max_num_batched_tokens,
+        max_prefill_chunk: PREFILL_CHUNK.min(args.max_num_batched_tokens),
+        max_model_len: sizes.max_model_len,
+        max_waiting: max_waiting.unwrap_or(MAX_WAITING),
+        prefix_caching: !args.no_enable_prefix_caching,
+        hash_key,
+        eos_token_ids: source.eos.clone(),
+    };
+    let template = source.template.as_deref().map(|text| template(text, &source.tokenizer));
+    let template = template.transpose()?.map(Arc::new);
+    let tokenizer = Arc::new(source.tokenizer);
+    let config = WorkerConfig { engine, vocab_size: vocab_size as u32 };
+    let started = start(config, backend, &tokenizer, source.eos, output_workers)?;
+    started.thread.wait_ready()?;
+    spinner.finish_and_clear();
+    let Started { runner, thread, workers } = started;
+    Ok(Launched { runner, thread, workers, tokenizer, template, name: source.name, lines })
+}
+
+struct Started {
+    runner: RunnerHandle,
+    thread: WorkerThread,
+    workers: Arc<OutputWorkers>,
+}
+
+/// The engine thread and the output workers know each other: outputs one way, aborts the other.
+fn start(
+    config: WorkerConfig,
+    backend: Box<dyn Backend>,
+    tokenizer: &Arc<Tokenizer>,
+    eos: Vec<u32>,
+    output_workers: usize,
+) -> Result<Started> {
+    let runner_slot: Arc<OnceLock<RunnerHandle>> = Arc::default();
+    let for_aborts = runner_slot.clone();
+    let on_abort = Arc::new(move |request| {
+        if let Some(runner) = for_aborts.get() {
+            runner.abort(request);
+        }
+    });
+    let output = OutputConfig { num_workers: output_workers, ..OutputConfig::default() };
+    let workers = OutputWorkers::spawn(output, tokenizer.clone(), eos, on_abort)?;
+    let workers = Arc::new(workers);
+    let sink = workers.clone();
+    let outputs = Box::new(move |batch: Vec<StepOutput>| sink.deliver(batch));
+    let (runner, thread) = spawn(config, backend, outputs)?;
+    let _ = runner_slot.set(runner.clone());
+    Ok(Started { runner, thread, workers })
+}
+
+fn model_source(args: &ModelArgs) -> Result<Source> {
+    let path = args.model.as_deref().context("no MODEL given: a GGUF file or a directory")?;
+    let LoadedModel {
+        program,
+        tokenizer,
+        chat_template,
+        eos_token_ids,
+        name,
+        max_model_len,
+        summary,
+        ..
+    } = load(args, path)?;
+    Ok(Source {
+        tokenizer,
+        template: chat_template,
+        eos: eos_token_ids,
+        name,
+        max_position: max_model_len,
+        summary,
+        run: Run::Model(Box::new(program)),
+    })
+}
+
+fn load(args: &ModelArgs, path: &Path) -> Result<LoadedModel> {
+    let arch_override = args.arch_spec.clone().map(ArchChoice::File);
+    let options = LoadOptions { arch_override, chat_template_path: args.chat_template.clone() };
+    load_model(path, &options).with_context(|| format!("cannot load `{}`", path.display()))
+}
+
+/// A script brings its own vocabulary, or uses that of MODEL.
+fn scripted_source(args: &ModelArgs, path: &Path) -> Result<Source> {
+    let file = ScriptFile::read(path)?;
+    let (tokenizer, template, ends) = match &args.model {
+        Some(model) => {
+            let loaded = load(args, model)?;
+            (loaded.tokenizer, loaded.chat_template, loaded.eos_token_ids)
+        }
+        None => {
+            let tokenizer = file.tokenizer()?;
+            let eos = tokenizer.token_id(&file.header.eos).context("`eos` is no token")?;
+            (tokenizer, Some(file.header.chat_template.clone()), vec![eos])
+        }
+    };
+    let eos = *ends.first().context("the vocabulary has no end-of-sequence token")?;
+    let script = file.script(&tokenizer, eos)?;
+    let summary = format!("scripted: {} replies from {}", script.replies.len(), path.display());
+    Ok(Source {
+        tokenizer,
+        template,
+        eos: ends,
+        name: "scripted".into(),
+        max_position: file.header.max_model_len as usize,
+        summary,
+        run: Run::Script(script),
+    })
+}
+
+/// How long sequences may be and how many blocks there are.
+struct Sizes {
+    max_model_len: usize,
+    num_blocks: usize,
+    kv_dtype: KvDType,
+    weights: WeightMode,
+}
+
+impl Sizes {
+    fn new(args: &ModelArgs, source: &Source) -> Result<Sizes> {
+        let asked = args.max_model_len.map(|len| len as usize);
+        let max_model_len = asked.unwrap_or(source.max_position.min(DEFAULT_MAX_MODEL_LEN));
+        ensure!(args.block_size > 0, "--block-size is `0`; use 1 or more");
+        if max_model_len > source.max_position {
+            bail!(
+                "--max-model-len is `{max_model_len}`, but the model was made for {} tokens",
+                source.max_position
+            );
+        }
+        let weights = match args.dtype {
+            DTypeArg::Auto => WeightMode::Native,
+            DTypeArg::Float32 => WeightMode::Float32,
+        };
+        let kv_dtype = match (args.kv_cache_dtype, weights) {
+            (KvDTypeArg::Auto, WeightMode::Float32) | (KvDTypeArg::Float32, _) => KvDType::F32,
+            (KvDTypeArg::Auto | KvDTypeArg::Bfloat16, _) => KvDType::BF16,
+            (KvDTypeArg::Float16, _) => KvDType::F16,
+        };
+        let per_token = match &source.run {
+            Run::Model(program) => program.kv_bytes_per_token(kv_dtype),
+            Run::Script(_) => size_of::<Option<u32>>(),
+        };
+        let per_block = per_token * args.block_size;
+        let per_sequence = max_model_len.div_ceil(args.block_size);
+        let num_blocks = match args.kv_cache_memory_bytes {
+            Some(bytes) => bytes / per_block,
+            None => {
+                let most = memory_available()? / MAX_MEMORY_SHARE / per_block;
+                (DEFAULT_FULL_SEQUENCES * per_sequence).min(most)
+            }
+        };
+        if num_blocks < per_sequence {
+            bail!(
+                "one sequence of {max_model_len} tokens needs {per_sequence} KV blocks, there is \
+                 memory for {num_blocks}; lower --max-model-len or raise --kv-cache-memory-bytes"
+            );
+        }
+        Ok(Sizes { max_model_len, num_blocks, kv_dtype, weights })
+    }
+}
+
+fn prepare(args: &ModelArgs, run: Run, sizes: &Sizes) -> Result<Box<dyn Backend>> {
+    let program = match run {
+        Run::Script(script) => {
+            let backend = ScriptedBackend::new(script, sizes.num_blocks, args.block_size);
+            return Ok(Box::new(backend));
+        }
+        Run::Model(program) => *program,
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let options = PrepareOptions {
+        weights: sizes.weights,
+        kv_dtype: sizes.kv_dtype,
+        num_blocks: sizes.num_blocks,
+        block_size: args.block_size,
+        max_step_tokens: args.max_num_batched_tokens,
+        max_logits_rows: args.max_num_seqs,
+        num_threads: args.threads.unwrap_or(cores),
+    };
+    Ok(match args.backend {
+        BackendArg::Cpu => Box::new(tenon_cpu::CpuBackend::prepare(program, &options)?),
+        BackendArg::Reference => {
+            Box::new(tenon_reference::ReferenceBackend::prepare(program, &options)?)
+        }
+    })
+}
+
+fn template(source: &str, tokenizer: &Tokenizer) -> Result<ChatTemplate> {
+    let text = |id: Option<u32>| {
+        let bytes = tokenizer.token_bytes(id?)?;
+        Some(String::from_utf8_lossy(bytes).into_owned())
+    };
+    let tokens = TemplateTokens {
+        bos: text(tokenizer.bos()),
+        eos: text(tokenizer.eos()),
+        unk: text(tokenizer.unk()),
+        pad: text(tokenizer.pad()),
+        others: Vec::new(),
+    };
+    ChatTemplate::new(source, tokens).context("the chat template is broken (--chat-template)")
+}
+
+fn spinner(message: &str) -> ProgressBar {
+    let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}")
+        .expect("the template is a constant");
+    let spinner = ProgressBar::new_spinner().with_style(style).with_message(message.to_owned());
+    spinner.enable_steady_tick(Duration::from_millis(100));
+    spinner
+}

@@ -1,0 +1,179 @@
+//! `tenon serve`: composes the server, says what it serves, and stops in order on SIGTERM.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tenon_chat::choose::{self, Choice};
+use tenon_chat::parser::Descriptor;
+use tenon_server::{Extensions, ModelCard, ServerConfig, ServerParts, ServerState};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::args::ServeArgs;
+use crate::hub::{Hub, ModelEvidence, default_cache_dir};
+use crate::launch::{Launched, launch};
+use crate::logs;
+
+/// Threads of the HTTP side: it only moves bytes, the work is elsewhere.
+const HTTP_THREADS: usize = 2;
+
+/// Serves until a signal says stop.
+pub fn run(args: &ServeArgs) -> Result<()> {
+    logs::init();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(HTTP_THREADS)
+        .enable_all()
+        .build()
+        .context("the HTTP threads cannot start")?;
+    runtime.block_on(serve(args))
+}
+
+async fn serve(args: &ServeArgs) -> Result<()> {
+    // First of all: a port that is taken must not cost a model's loading time.
+    let address = SocketAddr::new(args.host, args.port);
+    let listener = TcpListener::bind(address)
+        .await
+        .with_context(|| format!("cannot listen on {address}; choose another --port"))?;
+    let address = listener.local_addr()?;
+    let launch_args = args.clone();
+    let launched = tokio::task::spawn_blocking(move || {
+        launch(
+            &launch_args.model,
+            launch_args.scripted.as_deref(),
+            launch_args.output_workers,
+            Some(launch_args.max_queued_requests),
+        )
+    })
+    .await??;
+    let name = args.served_model_name.clone().unwrap_or_else(|| launched.name.clone());
+    let hub = open_hub(args, &launched)?;
+    let parser = choose_parser(args, &hub, &name)?;
+    let Launched { runner, thread, workers, tokenizer, template, lines, .. } = launched;
+    let state = ServerState::new(ServerParts {
+        model: ModelCard {
+            id: name.clone(),
+            aliases: Vec::new(),
+            root: name.clone(),
+            created: ModelCard::now(),
+            max_model_len: runner.config().max_model_len as u32,
+            vocab_size: runner.vocab_size(),
+        },
+        tokenizer,
+        template,
+        engine: Arc::new(runner.clone()),
+        workers,
+        extensions: Arc::new(hub),
+        config: config(args),
+    });
+    announce(args, &name, &lines, &parser, address);
+    tenon_server::serve(listener, state, stop_signal()?).await?;
+    runner.drain();
+    tokio::task::spawn_blocking(move || thread.join()).await??;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+fn config(args: &ServeArgs) -> ServerConfig {
+    let is_set = |key: &String| !key.is_empty();
+    ServerConfig {
+        api_keys: args.api_key.iter().filter(|key| is_set(key)).cloned().collect(),
+        admin_key: args.admin_key.clone().filter(is_set),
+        metrics_auth: args.metrics_auth,
+        max_body_bytes: args.max_body_bytes,
+        max_inflight: args.model.max_num_seqs + args.max_queued_requests,
+        allow_ignored_tools: args.allow_ignored_tools,
+        drain_timeout: Duration::from_secs(args.shutdown_timeout),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        ..ServerConfig::default()
+    }
+}
+
+fn open_hub(args: &ServeArgs, launched: &Launched) -> Result<Hub> {
+    let tokenizer = launched.tokenizer.clone();
+    let evidence = ModelEvidence {
+        template: launched.template.as_ref().map(|t| t.source().to_owned()),
+        has_token: Box::new(move |text| tokenizer.token_id(text).is_some()),
+    };
+    let cache_dir = args.cache_dir.clone().unwrap_or_else(default_cache_dir);
+    Hub::open(&cache_dir, args.data_dir.as_deref(), evidence)
+}
+
+/// Binds what the flags say; a line for the start-up text.
+fn choose_parser(args: &ServeArgs, hub: &Hub, model: &str) -> Result<String> {
+    if let Some(bound) = hub.bound(model) {
+        let name = &bound.factory.descriptor().name;
+        return Ok(format!("`{name}`, bound by an earlier upload"));
+    }
+    let descriptors = hub.descriptors();
+    let all = || descriptors.iter().map(|d| -> &Descriptor { d });
+    let (tool, why) = match args.tool_call_parser.as_str() {
+        "auto" => {
+            let template = hub.template();
+            match choose::choose(all(), template, &|text| hub.has_token(text)) {
+                Choice::One { name, why } => (name, format!("auto: {why}")),
+                other => {
+                    if matches!(other, Choice::Ambiguous(_)) {
+                        tracing::warn!("{other}");
+                    }
+                    ("none".to_owned(), format!("auto: {other}"))
+                }
+            }
+        }
+        name => (name.to_owned(), "--tool-call-parser".to_owned()),
+    };
+    let auto_reasoning = args.reasoning_parser == "auto";
+    let reasoning = (!auto_reasoning).then_some(args.reasoning_parser.as_str());
+    let reads_reasoning_only = all().any(|d| d.name == tool && !d.tools);
+    let choice = if reads_reasoning_only {
+        let style = reasoning.unwrap_or("auto");
+        let found = all().find(|d| d.name == tool && !d.tools);
+        let style = match style {
+            "auto" => found.and_then(|d| d.reasoning_styles.first()).map(|s| s.name.clone()),
+            name => Some(name.to_owned()),
+        };
+        choose::resolve(all(), None, style.as_deref())?
+    } else {
+        choose::resolve(all(), Some(&tool), reasoning)?
+    };
+    let Some(choice) = choice else { return Ok(format!("none ({why})")) };
+    let descriptor = all().find(|d| d.name == choice.parser);
+    let style = match choice.style {
+        None if auto_reasoning => descriptor.and_then(|d| hub.auto_style(d)),
+        style => style,
+    };
+    let shown = style.as_deref().unwrap_or("none");
+    let line = format!("`{}`, reasoning `{shown}` ({why})", choice.parser);
+    hub.bind_at_start(model, &choice.parser, style)?;
+    Ok(line)
+}
+
+/// The start-up text: what is served, how, and where.
+fn announce(args: &ServeArgs, name: &str, lines: &[String], parser: &str, address: SocketAddr) {
+    println!("tenon {}", env!("CARGO_PKG_VERSION"));
+    println!("model    {name}");
+    for line in lines {
+        println!("         {line}");
+    }
+    println!("parser   {parser}");
+    let admin = match args.admin_key.as_deref() {
+        Some(key) if !key.is_empty() => "extensions: upload with the admin key",
+        _ => "extensions: no uploads (start with --admin-key to allow them)",
+    };
+    println!("         {admin}");
+    println!("ready on http://{address}/v1");
+    tracing::info!(model = name, %address, "ready");
+}
+
+/// Resolves on SIGTERM or SIGINT.
+fn stop_signal() -> Result<impl Future<Output = ()>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}
