@@ -1,0 +1,150 @@
+//! Which parser reads the answer to one chat request, in which style, and where it starts.
+//!
+//! The request's own names first, then the model's binding. What is asked for is done or refused:
+//! tools without a parser that reads calls are a 400, not calls as text.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use tenon_chat::choose::{self, ChooseError, ParserChoice};
+use tenon_chat::parser::{Descriptor, ParserFactory, RequestInfo, ToolChoice};
+use tenon_chat::stream::ParserBinding;
+
+use crate::error::ApiError;
+use crate::extension_api::{BoundParser, ExtensionError, listed};
+use crate::state::ServerState;
+use crate::wire::chat_request::ChatRequest;
+
+/// Bytes of a prompt's end in which an opener is looked for.
+const PROMPT_TAIL_BYTES: usize = 4096;
+
+/// The parser for an answer behind `prompt`; none: all text is content. May compile a component.
+pub(crate) fn bind(
+    state: &ServerState,
+    request: &ChatRequest,
+    prompt: &str,
+) -> Result<Option<ParserBinding>, ApiError> {
+    let bound = state.extensions.bound(&state.model.id);
+    let is_named = request.tool_call_parser.is_some() || request.reasoning_parser.is_some();
+    let chosen =
+        if is_named { by_name(state, request, bound)? } else { by_binding(state, request, bound)? };
+    let Some(Chosen { factory, style }) = chosen else { return Ok(None) };
+    let descriptor = factory.descriptor();
+    let style = style.and_then(|name| choose::find_style(descriptor, &name));
+    let has_added_token =
+        |text: &str| state.tokenizer.token_id(text).is_some_and(|id| state.tokenizer.is_added(id));
+    let info = RequestInfo {
+        tools: Value::Array(request.tools.list.clone()).to_string(),
+        tool_choice: request.tools.choice.clone(),
+        parallel: true,
+        strict: false,
+        reasoning_style: style.map(|style| style.name.clone()),
+        start: choose::start_channel(tail(prompt), style),
+        strict_markers: choose::strict_markers(descriptor, &has_added_token),
+    };
+    Ok(Some(ParserBinding { factory, info, host_watch: true, fail_on_fault: false }))
+}
+
+struct Chosen {
+    factory: Arc<dyn ParserFactory>,
+    style: Option<String>,
+}
+
+fn by_binding(
+    state: &ServerState,
+    request: &ChatRequest,
+    bound: Option<BoundParser>,
+) -> Result<Option<Chosen>, ApiError> {
+    let wants_tools = wants_tools(request);
+    match bound {
+        Some(bound) if wants_tools && bound.factory.descriptor().tools => {
+            Ok(Some(Chosen { factory: bound.factory, style: bound.style }))
+        }
+        _ if wants_tools => Err(no_tool_parser(state)),
+        Some(bound) if bound.style.is_some() => {
+            Ok(Some(Chosen { factory: bound.factory, style: bound.style }))
+        }
+        _ => Ok(None),
+    }
+}
+
+fn by_name(
+    state: &ServerState,
+    request: &ChatRequest,
+    bound: Option<BoundParser>,
+) -> Result<Option<Chosen>, ApiError> {
+    let all = state.extensions.descriptors();
+    let descriptors = || all.iter().map(Arc::as_ref);
+    let bound_tool = bound.as_ref().filter(|b| b.factory.descriptor().tools);
+    let bound_tool = bound_tool.map(|b| b.factory.descriptor().name.clone());
+    let tool = request.tool_call_parser.clone().or(bound_tool);
+    let bound_style = bound.as_ref().and_then(|b| b.style.clone());
+    let reasoning = request.reasoning_parser.clone().or(bound_style);
+    let mut choice = choose::resolve(descriptors(), tool.as_deref(), reasoning.as_deref());
+    if matches!(choice, Err(ChooseError::StyleOfOther { .. }))
+        && request.tool_call_parser.is_none()
+        && !wants_tools(request)
+    {
+        // Nobody needs the bound tool parser now: any parser of the style will do.
+        choice = choose::resolve(descriptors(), None, reasoning.as_deref());
+    }
+    let choice = choice.map_err(|error| {
+        let param = match &error {
+            ChooseError::UnknownParser { .. } => "tool_call_parser",
+            _ if request.reasoning_parser.is_none() => "tool_call_parser",
+            ChooseError::StyleOfOther { .. } | ChooseError::UnknownStyle { .. } => {
+                "reasoning_parser"
+            }
+        };
+        ApiError::invalid(param, error.to_string())
+    })?;
+    // `none` is a choice too: the client reads the raw text.
+    let is_raw = request.tool_call_parser.as_deref() == Some("none");
+    if wants_tools(request) && !is_raw {
+        let reads_calls = |choice: &ParserChoice| {
+            descriptors().any(|d: &Descriptor| d.tools && d.name == choice.parser)
+        };
+        if !choice.as_ref().is_some_and(reads_calls) {
+            return Err(no_tool_parser(state));
+        }
+    }
+    let Some(choice) = choice else { return Ok(None) };
+    if choice.style.is_none() && !wants_tools(request) {
+        return Ok(None);
+    }
+    let factory = match bound {
+        Some(bound) if bound.factory.descriptor().name == choice.parser => bound.factory,
+        _ => state.extensions.resolve(&choice.parser).map_err(|error| match error {
+            ExtensionError::Unknown { .. } => {
+                ApiError::invalid("tool_call_parser", error.to_string())
+            }
+            other => other.into(),
+        })?,
+    };
+    Ok(Some(Chosen { factory, style: choice.style }))
+}
+
+fn wants_tools(request: &ChatRequest) -> bool {
+    request.tools.choice != ToolChoice::None
+}
+
+fn no_tool_parser(state: &ServerState) -> ApiError {
+    let all = state.extensions.descriptors();
+    let names: Vec<String> = all.iter().filter(|d| d.tools).map(|d| d.name.clone()).collect();
+    let message = format!(
+        "no parser reads the tool calls of `{}`; send `tool_call_parser` (installed: {}) or bind \
+         one with `PUT /v1/extensions/NAME/bind`",
+        state.model.id,
+        listed(&names)
+    );
+    ApiError::invalid("tools", message)
+}
+
+/// The last bytes of a prompt, from a character on.
+fn tail(prompt: &str) -> &str {
+    let mut start = prompt.len().saturating_sub(PROMPT_TAIL_BYTES);
+    while !prompt.is_char_boundary(start) {
+        start += 1;
+    }
+    &prompt[start..]
+}

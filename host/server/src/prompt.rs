@@ -1,0 +1,87 @@
+//! From a checked request to token ids: the chat template, the tokenizer.
+
+use tenon_chat::template::TemplateError;
+use tenon_text::{Bos, Specials, TextError};
+
+use crate::error::ApiError;
+use crate::state::ServerState;
+use crate::wire::chat_request::ChatRequest;
+
+/// The prompt as text. Tools that the template would not show to the model are refused, unless the
+/// server or the request allows them.
+pub(crate) fn render(state: &ServerState, request: &ChatRequest) -> Result<String, ApiError> {
+    let Some(template) = &state.template else {
+        return Err(ApiError::invalid(
+            "messages",
+            format!(
+                "the model `{}` has no chat template; use `/v1/completions` or start the server \
+                 with `--chat-template`",
+                state.model.id
+            ),
+        ));
+    };
+    let tools = request.tools.list.as_slice();
+    let is_allowed = request.allow_ignored_tools.unwrap_or(state.config.allow_ignored_tools);
+    if !tools.is_empty() && !is_allowed && !template.uses_tools() {
+        return Err(ApiError::invalid(
+            "tools",
+            format!(
+                "the chat template of `{}` ignores `tools`: the model would not see them; leave \
+                 them out, start the server with another `--chat-template`, or send \
+                 `\"allow_ignored_tools\": true`",
+                state.model.id
+            ),
+        ));
+    }
+    let (messages, kwargs) = (&request.messages, &request.template_kwargs);
+    let prompt = if request.continue_final_message {
+        template.render_continuing(messages, Some(tools), kwargs)
+    } else {
+        template.render(messages, Some(tools), kwargs, request.add_generation_prompt)
+    };
+    prompt.map_err(|error| match error {
+        TemplateError::Message { ref field, .. } => {
+            ApiError::invalid(field.clone(), error.to_string())
+        }
+        error if error.is_from_request() => ApiError::invalid("messages", error.to_string()),
+        error => ApiError::Internal(error.to_string()),
+    })
+}
+
+/// Tokens of a rendered prompt: its special tokens, the first one included, are written in it.
+pub(crate) fn tokenize_rendered(state: &ServerState, text: &str) -> Result<Vec<u32>, ApiError> {
+    encode(state, text, Bos::Skip, "messages")
+}
+
+/// Tokens of a raw prompt, with what the model's files put in front.
+pub(crate) fn tokenize_raw(
+    state: &ServerState,
+    text: &str,
+    param: &str,
+) -> Result<Vec<u32>, ApiError> {
+    encode(state, text, Bos::Default, param)
+}
+
+fn encode(state: &ServerState, text: &str, bos: Bos, param: &str) -> Result<Vec<u32>, ApiError> {
+    let tokens = state
+        .tokenizer
+        .encode(text, Specials::Parse, bos)
+        .map_err(|error| text_error(error, param))?;
+    if tokens.is_empty() {
+        return Err(ApiError::invalid(param, format!("`{param}` has no tokens; send some text")));
+    }
+    Ok(tokens)
+}
+
+/// The text of prompt tokens, for `echo`.
+pub(crate) fn detokenize(
+    state: &ServerState,
+    tokens: &[u32],
+    param: &str,
+) -> Result<String, ApiError> {
+    state.tokenizer.decode(tokens, false).map_err(|error| text_error(error, param))
+}
+
+fn text_error(error: TextError, param: &str) -> ApiError {
+    ApiError::invalid(param, format!("`{param}`: {error}"))
+}

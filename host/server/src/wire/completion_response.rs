@@ -1,0 +1,106 @@
+//! Answers of `/v1/completions`: body and chunks have the same shape.
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use tenon_chat::stream::TokenInfo;
+
+use super::chat_response::{FaultBody, StopReasonBody, finite};
+use super::usage::Usage;
+
+/// The whole body, or one `data:` line.
+#[derive(Serialize)]
+pub(crate) struct CompletionBody<'a> {
+    /// `cmpl-…`
+    pub id: &'a str,
+    /// `text_completion`
+    pub object: &'static str,
+    /// Unix time.
+    pub created: u64,
+    /// Served name.
+    pub model: &'a str,
+    /// By index: `n` per prompt, prompts in order. One in a chunk, none in the usage chunk.
+    pub choices: &'a [CompletionChoice<'a>],
+    /// In chunks: left out, or `null` until the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Option<Usage>>,
+}
+
+/// One answer, or what a chunk adds to it.
+#[derive(Serialize)]
+pub(crate) struct CompletionChoice<'a> {
+    /// `prompt * n + i`
+    pub index: u32,
+    /// Text.
+    pub text: &'a str,
+    /// When asked for, else `null`.
+    pub logprobs: Option<CompletionLogprobs>,
+    /// `null` before the end.
+    pub finish_reason: Option<&'static str>,
+    /// What matched.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_reason: Option<StopReasonBody>,
+    /// Never set on this endpoint today; the same key as in chat.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub extension_fault: Option<FaultBody>,
+}
+
+/// The old form of log-probabilities: parallel lists.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct CompletionLogprobs {
+    tokens: Vec<String>,
+    token_logprobs: Vec<f32>,
+    /// Token to log-probability; the chosen one is always in it.
+    top_logprobs: Vec<Map<String, Value>>,
+    /// In characters from the start of the generated text.
+    text_offset: Vec<usize>,
+}
+
+impl CompletionLogprobs {
+    /// Adds a token; `offset` is where it starts and moves behind it.
+    pub fn push(&mut self, token: TokenInfo, offset: &mut usize) {
+        let mut top = Map::new();
+        for candidate in token.top.into_iter().chain([token.chosen.clone()]) {
+            // Two ids can have the same text; the likelier one came first.
+            top.entry(candidate.text).or_insert_with(|| finite(candidate.logprob).into());
+        }
+        self.text_offset.push(*offset);
+        *offset += token.chosen.text.chars().count();
+        self.token_logprobs.push(finite(token.chosen.logprob));
+        self.tokens.push(token.chosen.text);
+        self.top_logprobs.push(top);
+    }
+
+    /// No token yet?
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use serde_json::json;
+    use tenon_chat::stream::TokenText;
+
+    #[test]
+    fn offsets_count_characters_and_the_chosen_token_is_in_the_map() {
+        let text = |text: &str, logprob| TokenText {
+            id: 0,
+            text: text.into(),
+            bytes: text.as_bytes().to_vec(),
+            logprob,
+        };
+        let mut logprobs = CompletionLogprobs::default();
+        let mut offset = 0;
+        let first = TokenInfo { chosen: text("é!", -1.0), top: vec![text("a", -0.5)] };
+        logprobs.push(first, &mut offset);
+        logprobs.push(TokenInfo { chosen: text("b", -0.25), top: vec![] }, &mut offset);
+        let body = serde_json::to_value(&logprobs).unwrap();
+        assert_eq!(
+            body,
+            json!({"tokens": ["é!", "b"], "token_logprobs": [-1.0, -0.25],
+                "top_logprobs": [{"a": -0.5, "é!": -1.0}, {"b": -0.25}], "text_offset": [0, 2]})
+        );
+    }
+}

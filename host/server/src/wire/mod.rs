@@ -1,0 +1,12 @@
+//! Wire types: bodies as clients send them, answers as they read them. One file per endpoint and
+//! direction; nothing here does I/O.
+
+pub(crate) mod chat_request;
+pub(crate) mod chat_response;
+pub(crate) mod completion_request;
+pub(crate) mod completion_response;
+pub(crate) mod fields;
+pub(crate) mod messages;
+pub(crate) mod sampling;
+pub(crate) mod tools;
+pub(crate) mod usage;

@@ -1,0 +1,317 @@
+//! The fields that chat and completions share: how tokens are chosen and where the text ends.
+//!
+//! Everything is checked here, under the name that the client used, so that the engine never sees
+//! an illegal value.
+
+use serde::Deserialize;
+use serde_json::Value;
+use tenon_engine::params::{MAX_LOGIT_BIAS, MAX_STOP_TOKENS};
+use tenon_engine::{SamplingParams, TokenBias};
+
+use super::fields::{Fields, decode};
+use crate::error::ApiError;
+use crate::state::Limits;
+
+/// Stop strings of one request. Each costs a state in the matcher of every one of its streams.
+const MAX_STOP_STRINGS: usize = 16;
+/// Bytes of one stop string; as many bytes of text can be held back.
+const MAX_STOP_BYTES: usize = 256;
+/// Largest absolute bias, as OpenAI documents it.
+const MAX_BIAS: f64 = 100.0;
+/// Bytes of `cache_salt`.
+const MAX_SALT_BYTES: usize = 256;
+
+/// What the endpoint knows of the model.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    /// Ids are below this.
+    pub vocab_size: u32,
+    /// The server's own limits.
+    pub limits: Limits,
+}
+
+/// The shared fields, checked.
+#[derive(Debug, Clone)]
+pub(crate) struct Sampling {
+    /// All but `max_tokens` and `logprobs`, which the endpoint sets.
+    pub params: SamplingParams,
+    /// As asked; the endpoint knows its default and the context.
+    pub max_tokens: Option<u32>,
+    /// Sequences per prompt.
+    pub n: u32,
+    /// Stop strings.
+    pub stop: Vec<String>,
+    /// `include_stop_str_in_output`.
+    pub include_stop: bool,
+    /// `skip_special_tokens`.
+    pub skip_special_tokens: bool,
+    /// Prefixes are shared only under the same salt.
+    pub cache_salt: Option<String>,
+}
+
+/// `stream` and `stream_options`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Streaming {
+    /// Answer as server-sent events?
+    pub stream: bool,
+    /// One more chunk with the usage.
+    pub include_usage: bool,
+}
+
+/// Fields of both endpoints that other servers know and this one does not.
+const UNSUPPORTED: &[(&str, &str)] = &[
+    ("structured_outputs", "leave it out"),
+    ("guided_json", "leave it out"),
+    ("guided_regex", "leave it out"),
+    ("guided_choice", "leave it out"),
+    ("guided_grammar", "leave it out"),
+    ("guided_decoding_backend", "leave it out"),
+    ("allowed_token_ids", "use `logit_bias`"),
+    ("bad_words", "use `logit_bias`"),
+    ("use_beam_search", "use `n` with a temperature"),
+    ("prompt_logprobs", "leave it out"),
+    ("truncate_prompt_tokens", "cut the prompt before sending it"),
+    ("prompt_embeds", "send text or token ids"),
+    ("logits_processors", "leave it out"),
+    ("repetition_detection", "leave it out"),
+    ("thinking_token_budget", "use `max_tokens`"),
+    ("priority", "leave it out"),
+    ("return_token_ids", "use `logprobs`"),
+    ("return_tokens_as_token_ids", "use `logprobs`"),
+    ("return_token_offsets", "leave it out"),
+    ("kv_transfer_params", "leave it out"),
+    ("vllm_xargs", "leave it out"),
+];
+
+impl Sampling {
+    /// Takes the shared fields. `max_tokens` keeps the range check only.
+    pub fn take(fields: &mut Fields, bounds: &Bounds) -> Result<Sampling, ApiError> {
+        fields.refuse(UNSUPPORTED)?;
+        if fields.take::<f64>("length_penalty")?.is_some_and(|v| v != 1.0) {
+            return Err(ApiError::unsupported("length_penalty", "send 1 or leave it out"));
+        }
+        if fields.take::<bool>("spaces_between_special_tokens")? == Some(false) {
+            return Err(ApiError::unsupported("spaces_between_special_tokens", "leave it out"));
+        }
+        let max_n = i64::from(bounds.limits.max_n);
+        let n = fields.integer("n", 1..=max_n)?.unwrap_or(1) as u32;
+        let params = params(fields, bounds)?;
+        let stop = stop_strings(fields)?;
+        let cache_salt = fields.take::<String>("cache_salt")?;
+        if cache_salt.as_ref().is_some_and(|s| s.is_empty() || s.len() > MAX_SALT_BYTES) {
+            return Err(ApiError::invalid(
+                "cache_salt",
+                format!("`cache_salt` must have 1 to {MAX_SALT_BYTES} bytes"),
+            ));
+        }
+        Ok(Sampling {
+            params,
+            max_tokens: None,
+            n,
+            stop,
+            include_stop: fields.flag("include_stop_str_in_output", false)?,
+            skip_special_tokens: fields.flag("skip_special_tokens", true)?,
+            cache_salt,
+        })
+    }
+
+    /// Sets the token limit of a prompt of `num_prompt` tokens: as asked, or `default`, never over
+    /// the context. An explicit limit over the context, or a prompt that leaves no room, is a 400.
+    pub fn bind_context(
+        &self,
+        num_prompt: usize,
+        context: u32,
+        default: Option<u32>,
+        param: &str,
+    ) -> Result<SamplingParams, ApiError> {
+        let (prompt, limit) = (num_prompt as u64, u64::from(context));
+        let output = u64::from(self.max_tokens.unwrap_or(1));
+        if prompt + output > limit || prompt >= limit {
+            let output = output.max(1);
+            return Err(ApiError::ContextLength {
+                param: param.to_owned(),
+                limit,
+                needed: prompt + output,
+                prompt,
+                output,
+            });
+        }
+        let room = (limit - prompt) as u32;
+        let mut params = self.params.clone();
+        params.max_tokens = self.max_tokens.or(default).unwrap_or(room).min(room);
+        if params.min_tokens > params.max_tokens {
+            return Err(ApiError::invalid(
+                "min_tokens",
+                format!(
+                    "`min_tokens` is `{}` but at most {} tokens can be generated; lower it",
+                    params.min_tokens, params.max_tokens
+                ),
+            ));
+        }
+        Ok(params)
+    }
+}
+
+impl Streaming {
+    /// Takes `stream` and `stream_options`.
+    pub fn take(fields: &mut Fields) -> Result<Streaming, ApiError> {
+        let stream = fields.flag("stream", false)?;
+        let Some(options) = fields.value("stream_options") else {
+            return Ok(Streaming { stream, include_usage: false });
+        };
+        if !stream {
+            return Err(ApiError::invalid(
+                "stream_options",
+                "`stream_options` is only allowed with `\"stream\": true`",
+            ));
+        }
+        #[derive(Deserialize, Default)]
+        struct Options {
+            include_usage: Option<bool>,
+            continuous_usage_stats: Option<bool>,
+        }
+        let options: Options = decode("stream_options", options)?;
+        if options.continuous_usage_stats == Some(true) {
+            return Err(ApiError::unsupported(
+                "stream_options.continuous_usage_stats",
+                "use `include_usage`",
+            ));
+        }
+        Ok(Streaming { stream, include_usage: options.include_usage.unwrap_or(false) })
+    }
+}
+
+/// A token limit under the name `name`, at least `min`.
+pub(crate) fn token_limit(
+    fields: &mut Fields,
+    name: &str,
+    min: i64,
+) -> Result<Option<u32>, ApiError> {
+    Ok(fields.integer(name, min..=i64::from(u32::MAX))?.map(|v| v as u32))
+}
+
+fn params(fields: &mut Fields, bounds: &Bounds) -> Result<SamplingParams, ApiError> {
+    let mut p = SamplingParams {
+        temperature: fields.number("temperature", 0.0..=2.0, 1.0)?,
+        top_p: fields.number("top_p", 0.0..=1.0, 1.0)?,
+        min_p: fields.number("min_p", 0.0..=1.0, 0.0)?,
+        presence_penalty: fields.number("presence_penalty", -2.0..=2.0, 0.0)?,
+        frequency_penalty: fields.number("frequency_penalty", -2.0..=2.0, 0.0)?,
+        repetition_penalty: fields.number("repetition_penalty", 0.0..=100.0, 1.0)?,
+        ..SamplingParams::default()
+    };
+    if p.top_p == 0.0 {
+        // The smallest nucleus is the most likely token: greedy.
+        (p.top_p, p.temperature) = (1.0, 0.0);
+    }
+    if p.repetition_penalty == 0.0 {
+        return Err(ApiError::invalid(
+            "repetition_penalty",
+            "`repetition_penalty` is `0`; it must be above 0 (1 is off)",
+        ));
+    }
+    // -1 is another server's way to say off.
+    let top_k = fields.integer("top_k", -1..=i64::from(u32::MAX))?.unwrap_or(0);
+    p.top_k = top_k.max(0).min(i64::from(bounds.vocab_size)) as u32;
+    p.min_tokens = token_limit(fields, "min_tokens", 0)?.unwrap_or(0);
+    p.seed = seed(fields)?;
+    p.ignore_eos = fields.flag("ignore_eos", false)?;
+    p.logit_bias = logit_bias(fields, bounds.vocab_size)?;
+    p.stop_token_ids = stop_token_ids(fields, bounds.vocab_size)?;
+    Ok(p)
+}
+
+/// Any 64-bit integer, signed or not.
+fn seed(fields: &mut Fields) -> Result<Option<u64>, ApiError> {
+    match fields.value("seed") {
+        None => Ok(None),
+        Some(Value::Number(n)) if n.is_u64() => Ok(n.as_u64()),
+        Some(Value::Number(n)) if n.is_i64() => Ok(n.as_i64().map(|v| v as u64)),
+        Some(other) => Err(ApiError::invalid(
+            "seed",
+            format!("`seed` is `{other}`; it must be a 64-bit integer"),
+        )),
+    }
+}
+
+fn stop_strings(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
+    let stop = match fields.value("stop") {
+        None => Vec::new(),
+        Some(Value::String(one)) => vec![one],
+        Some(value @ Value::Array(_)) => decode("stop", value)?,
+        Some(other) => {
+            return Err(ApiError::invalid(
+                "stop",
+                format!("`stop` is `{other}`; it must be a string or a list of strings"),
+            ));
+        }
+    };
+    if stop.len() > MAX_STOP_STRINGS {
+        let message =
+            format!("`stop` has {} entries; at most {MAX_STOP_STRINGS} are allowed", stop.len());
+        return Err(ApiError::invalid("stop", message));
+    }
+    for (i, s) in stop.iter().enumerate() {
+        if s.is_empty() || s.len() > MAX_STOP_BYTES {
+            let message = format!("`stop[{i}]` must have 1 to {MAX_STOP_BYTES} bytes");
+            return Err(ApiError::invalid(format!("stop[{i}]"), message));
+        }
+    }
+    Ok(stop)
+}
+
+fn logit_bias(fields: &mut Fields, vocab_size: u32) -> Result<Vec<TokenBias>, ApiError> {
+    let Some(map) = fields.take::<serde_json::Map<String, Value>>("logit_bias")? else {
+        return Ok(Vec::new());
+    };
+    if map.len() > MAX_LOGIT_BIAS {
+        let message =
+            format!("`logit_bias` has {} entries; at most {MAX_LOGIT_BIAS} are allowed", map.len());
+        return Err(ApiError::invalid("logit_bias", message));
+    }
+    map.into_iter()
+        .map(|(key, value)| {
+            let param = format!("logit_bias.{key}");
+            let token = key.parse::<u32>().ok().filter(|&t| t < vocab_size).ok_or_else(|| {
+                let message = format!(
+                    "`logit_bias` has the key `{key}`; keys are token ids below {vocab_size}"
+                );
+                ApiError::invalid("logit_bias", message)
+            })?;
+            let bias: f64 = decode(&param, value)?;
+            if !(-MAX_BIAS..=MAX_BIAS).contains(&bias) {
+                let message =
+                    format!("`{param}` is `{bias}`; it must be in [-{MAX_BIAS}, {MAX_BIAS}]");
+                return Err(ApiError::invalid(param, message));
+            }
+            Ok(TokenBias { token, bias: bias as f32 })
+        })
+        .collect()
+}
+
+fn stop_token_ids(fields: &mut Fields, vocab_size: u32) -> Result<Vec<u32>, ApiError> {
+    let ids = fields.take::<Vec<i64>>("stop_token_ids")?.unwrap_or_default();
+    if ids.len() > MAX_STOP_TOKENS {
+        let message = format!(
+            "`stop_token_ids` has {} entries; at most {MAX_STOP_TOKENS} are allowed",
+            ids.len()
+        );
+        return Err(ApiError::invalid("stop_token_ids", message));
+    }
+    token_ids("stop_token_ids", &ids, vocab_size)
+}
+
+/// Checks ids from a client against the vocabulary.
+pub(crate) fn token_ids(path: &str, ids: &[i64], vocab_size: u32) -> Result<Vec<u32>, ApiError> {
+    ids.iter()
+        .enumerate()
+        .map(|(i, &id)| match u32::try_from(id) {
+            Ok(token) if token < vocab_size => Ok(token),
+            _ => {
+                let param = format!("{path}[{i}]");
+                let message = format!("`{param}` is `{id}`; token ids are below {vocab_size}");
+                Err(ApiError::invalid(param, message))
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,14 @@
+//! The server over its router: real output workers and engine thread, a scripted backend instead of
+//! a model, a parser in Rust instead of a component.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod auth;
+mod chat;
+mod completions;
+mod errors;
+mod extensions;
+mod lifecycle;
+mod parser;
+mod rig;
+mod same;
