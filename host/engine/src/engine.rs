@@ -133,22 +133,40 @@ impl Engine {
 
     /// Ends all sequences of the request; the outputs say so. Nothing happens when it ended.
     pub fn abort(&mut self, request: RequestId) -> Vec<StepOutput> {
+        self.abort_where(|seq| seq.request == request)
+    }
+
+    /// Ends one of the request's sequences. Nothing happens when it ended.
+    pub fn abort_sequence(&mut self, request: RequestId, index: u32) -> Vec<StepOutput> {
+        self.abort_where(|seq| seq.request == request && seq.index == index)
+    }
+
+    fn abort_where(&mut self, is_meant: impl Fn(&Sequence) -> bool) -> Vec<StepOutput> {
         let mut outputs = Vec::new();
         let aborted = |seq: &Sequence| last_output(seq, FinishReason::Abort, None);
         for seq in &mut self.scheduler.running {
-            if seq.request == request && !seq.is_ended {
+            if is_meant(seq) && !seq.is_ended {
                 outputs.push(aborted(seq));
                 seq.is_ended = true;
             }
         }
-        for seq in self.scheduler.waiting.iter().chain(&self.scheduler.deferred) {
-            if seq.request == request {
+        // Of a request that lost its first sequence before the prompt was computed.
+        let mut orphaned = None;
+        self.scheduler.deferred.retain(|seq| {
+            let is_meant = is_meant(seq);
+            outputs.extend(is_meant.then(|| aborted(seq)));
+            !is_meant
+        });
+        self.scheduler.waiting.retain(|seq| {
+            let is_meant = is_meant(seq);
+            if is_meant {
                 outputs.push(aborted(seq));
+                orphaned = seq.leads_siblings.then_some(seq.request).or(orphaned);
             }
-        }
-        if !outputs.is_empty() {
-            self.scheduler.waiting.retain(|s| s.request != request);
-            self.scheduler.deferred.retain(|s| s.request != request);
+            !is_meant
+        });
+        if let Some(request) = orphaned {
+            self.scheduler.release_siblings(request);
         }
         if !self.is_in_flight {
             self.retire();

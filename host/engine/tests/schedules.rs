@@ -21,6 +21,7 @@ struct Ask {
 enum Action {
     Add(Ask),
     Abort(u8),
+    AbortSequence(u8, u32),
     AbortInFlight(u8),
     Fail(u8),
     Step,
@@ -45,6 +46,7 @@ fn action() -> impl Strategy<Value = Action> {
     prop_oneof![
         4 => ask().prop_map(Action::Add),
         1 => any::<u8>().prop_map(Action::Abort),
+        1 => (any::<u8>(), 0_u32..3).prop_map(|(at, index)| Action::AbortSequence(at, index)),
         1 => any::<u8>().prop_map(Action::AbortInFlight),
         1 => any::<u8>().prop_map(Action::Fail),
         8 => Just(Action::Step),
@@ -72,10 +74,16 @@ struct Run {
     bench: Bench,
     asks: Vec<Ask>,
     touched: Vec<RequestId>,
+    singled_out: Vec<(RequestId, u32)>,
 }
 
 fn play(config: EngineConfig, actions: &[Action]) -> Run {
-    let mut run = Run { bench: Bench::new(config), asks: Vec::new(), touched: Vec::new() };
+    let mut run = Run {
+        bench: Bench::new(config),
+        asks: Vec::new(),
+        touched: Vec::new(),
+        singled_out: Vec::new(),
+    };
     for action in actions {
         let pick = |at: u8| match run.asks.len() {
             0 => None,
@@ -91,6 +99,12 @@ fn play(config: EngineConfig, actions: &[Action]) -> Run {
                 if let Some(id) = pick(*at) {
                     run.touched.push(RequestId(id));
                     run.bench.abort(id);
+                }
+            }
+            Action::AbortSequence(at, index) => {
+                if let Some(id) = pick(*at) {
+                    run.singled_out.push((RequestId(id), *index));
+                    run.bench.abort_sequence(id, *index);
                 }
             }
             Action::AbortInFlight(at) => {
@@ -121,7 +135,9 @@ fn check(run: &Run) -> Result<(), TestCaseError> {
         for index in 0..ask.n {
             let heard = run.bench.heard(id as u64, index);
             let want = expected(&ask.prompt, index, ask.max_tokens, config.max_seq_len());
-            let is_touched = run.touched.contains(&RequestId(id as u64));
+            let request = RequestId(id as u64);
+            let is_touched =
+                run.touched.contains(&request) || run.singled_out.contains(&(request, index));
             match heard.finish {
                 Some(FinishReason::Stop(0)) => {
                     prop_assert_eq!(&heard.tokens, &want);

@@ -59,8 +59,9 @@ impl From<ParamError> for SubmitError {
 }
 
 pub(crate) enum Message {
-    Submit(GenerateRequest),
+    Submit(Box<GenerateRequest>),
     Abort(RequestId),
+    AbortSequence(RequestId, u32),
     Drain,
     Stop,
 }
@@ -86,7 +87,7 @@ impl RunnerHandle {
         request.params.seed.get_or_insert_with(|| self.shared.draw_seed(request.id));
         let n = request.n as usize;
         self.shared.reserve(n)?;
-        if let Err(error) = self.sender.try_send(Message::Submit(request)) {
+        if let Err(error) = self.sender.try_send(Message::Submit(Box::new(request))) {
             self.shared.give_back(n);
             return Err(match error {
                 TrySendError::Full(_) => SubmitError::QueueFull { limit: self.shared.max_live() },
@@ -101,10 +102,15 @@ impl RunnerHandle {
     /// Ends the request's sequences soon, with [`tenon_engine::FinishReason::Abort`]. Nothing
     /// happens when it ended already.
     ///
-    /// Waits for room in the channel, at most for a step.
+    /// Does not wait, unless callers abort the same requests again and again within a step.
     pub fn abort(&self, id: RequestId) {
         // A closed channel: the thread ended and with it every request.
         let _ = self.sender.send(Message::Abort(id));
+    }
+
+    /// Like [`RunnerHandle::abort`], for one of the request's sequences: a stop string was found.
+    pub fn abort_sequence(&self, id: RequestId, index: u32) {
+        let _ = self.sender.send(Message::AbortSequence(id, index));
     }
 
     /// Refuses new requests from now on; the thread ends when those that it has are finished.

@@ -24,6 +24,10 @@ use crate::shared::Shared;
 /// must not call the handle, whose channel only this thread empties.
 pub type OutputSink = Box<dyn FnMut(Vec<StepOutput>) + Send>;
 
+/// Room in the channel, times the sequences that may be alive: a submission and what may be said to
+/// end it, so that nobody ever waits to send. 32 bytes each.
+const MESSAGES_PER_SEQ: usize = 8;
+
 /// What the engine thread is started with.
 #[derive(Debug, Clone)]
 pub struct WorkerConfig {
@@ -51,19 +55,22 @@ pub enum WorkerError {
 }
 
 /// The running thread. Dropping it detaches the thread.
-#[derive(Debug)]
 pub struct WorkerThread {
     thread: JoinHandle<Result<(), String>>,
-    // One message when the warm-up is done; closed when the thread ends.
+    shared: Arc<Shared>,
+    // Closed when the warm-up is done or has failed.
     warmed_up: Receiver<()>,
 }
 
 impl WorkerThread {
-    /// Waits until the warm-up step has run. Call it once, if at all.
+    /// Waits until the warm-up step has run.
     pub fn wait_ready(&self) -> Result<(), WorkerError> {
-        self.warmed_up.recv().map_err(|_| WorkerError::Failed {
-            reason: "it ended before its warm-up step was done; see the log".into(),
-        })
+        // Nothing is ever sent.
+        let _ = self.warmed_up.recv();
+        match self.shared.failure() {
+            None => Ok(()),
+            Some(reason) => Err(WorkerError::Failed { reason: reason.to_owned() }),
+        }
     }
 
     /// Waits until the thread ends: drained, stopped, failed, or without handles and work.
@@ -89,9 +96,8 @@ pub fn spawn(
 ) -> Result<(RunnerHandle, WorkerThread), WorkerError> {
     let engine = Engine::new(config.engine.clone())?;
     let shared = Arc::new(Shared::new(config.engine.clone(), config.vocab_size));
-    // Submissions are bounded by `max_live`, so they always find room; aborts may wait for some.
-    let (sender, receiver) = sync_channel(2 * shared.max_live() + 2);
-    let (warm_sender, warmed_up) = sync_channel(1);
+    let (sender, receiver) = sync_channel(MESSAGES_PER_SEQ * shared.max_live());
+    let (warm_sender, warmed_up) = sync_channel(0);
     let worker = Worker {
         rows: Rows::new(config.engine.max_num_seqs, config.engine.eos_token_ids.clone()),
         batch: InputBatch::new(
@@ -111,7 +117,8 @@ pub fn spawn(
     let thread = std::thread::Builder::new()
         .name("tenon-engine".into())
         .spawn(move || worker.run(warm_sender))?;
-    Ok((RunnerHandle::new(shared, sender), WorkerThread { thread, warmed_up }))
+    let handle = RunnerHandle::new(shared.clone(), sender);
+    Ok((handle, WorkerThread { thread, shared, warmed_up }))
 }
 
 /// What a message asks of the loop.
@@ -138,7 +145,8 @@ struct Worker {
 
 impl Worker {
     fn run(mut self, warmed_up: SyncSender<()>) -> Result<(), String> {
-        let served = catch_unwind(AssertUnwindSafe(|| self.serve(warmed_up)));
+        let mut warmed_up = Some(warmed_up);
+        let served = catch_unwind(AssertUnwindSafe(|| self.serve(&mut warmed_up)));
         let failure = match served {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(error.to_string()),
@@ -148,14 +156,14 @@ impl Worker {
             tracing::error!(reason, "the engine stopped");
         }
         self.close(failure.as_deref());
+        drop(warmed_up);
         failure.map_or(Ok(()), Err)
     }
 
-    fn serve(&mut self, warmed_up: SyncSender<()>) -> Result<(), BackendError> {
+    fn serve(&mut self, warmed_up: &mut Option<SyncSender<()>>) -> Result<(), BackendError> {
         self.warm_up()?;
         self.shared.begin_serving();
-        // Nobody has to wait for it.
-        let _ = warmed_up.send(());
+        *warmed_up = None;
         let mut is_draining = false;
         loop {
             match self.receive(is_draining) {
@@ -199,10 +207,13 @@ impl Worker {
 
     fn handle(&mut self, message: Message) -> Next {
         match message {
-            Message::Submit(request) => self.admit(request),
+            Message::Submit(request) => self.admit(*request),
             Message::Abort(id) => {
                 let outputs = self.engine.abort(id);
-                self.shared.publish(&self.engine.stats());
+                self.deliver(outputs);
+            }
+            Message::AbortSequence(id, index) => {
+                let outputs = self.engine.abort_sequence(id, index);
                 self.deliver(outputs);
             }
             Message::Drain => return Next::Drain,
@@ -255,7 +266,6 @@ impl Worker {
             &mut self.results,
         )?;
         let outputs = self.engine.settle(&mut self.results);
-        self.shared.publish(&self.engine.stats());
         self.deliver(outputs);
         Ok(())
     }
@@ -271,6 +281,7 @@ impl Worker {
     }
 
     fn deliver(&mut self, outputs: Vec<StepOutput>) {
+        self.shared.publish(&self.engine.stats());
         if outputs.is_empty() {
             return;
         }

@@ -5,7 +5,7 @@
 
 mod fake;
 
-use fake::{Heard, hear};
+use fake::{Ended, hear};
 use std::collections::HashSet;
 use std::sync::mpsc::channel;
 use tenon_backend::{Backend, KvDType, PrepareOptions, WeightMode};
@@ -67,7 +67,7 @@ fn run(
     model: &TinyModel,
     config: EngineConfig,
     requests: &[GenerateRequest],
-) -> (Vec<((u64, u32), Heard)>, u64) {
+) -> (Vec<Ended>, u64) {
     let backend = backend(kind, model, &config);
     let (sender, outputs) = channel();
     let config = WorkerConfig { engine: config, vocab_size: TinyModel::VOCAB as u32 };

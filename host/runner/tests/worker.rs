@@ -34,6 +34,7 @@ fn greedy_output_is_the_models_in_any_company() {
     assert_eq!((stats.num_requests_running, stats.num_requests_waiting), (0, 0));
     assert_eq!(stats.num_used_blocks, 0);
     assert_eq!(stats.prompt_tokens, prompts.iter().map(|p| p.len() as u64).sum::<u64>());
+    assert!(stats.num_preemptions > 0, "the pool is too large to prove anything");
     assert!(stats.num_steps > 20 && stats.generation_tokens > 40);
     assert_eq!(stats.step_tokens.iter().sum::<u64>(), stats.num_steps);
     bench.handle.drain();
@@ -286,7 +287,9 @@ fn logits_that_are_no_numbers_fail_one_sequence_only() {
 fn a_backend_that_fails_its_warm_up_is_never_ready() {
     for fault in [Fault::Error, Fault::Panic, Fault::Width] {
         let bench = start(config(), FakeBackend::new(&config()).failing(0, fault));
-        assert!(bench.thread.wait_ready().is_err());
+        let error = bench.thread.wait_ready().unwrap_err().to_string();
+        let reason = if fault == Fault::Width { "`62` wide, not 61" } else { "planted" };
+        assert!(error.contains(reason), "{error}");
         assert!(bench.thread.join().is_err());
         assert!(!bench.handle.is_ready() && !bench.handle.is_healthy());
         assert!(bench.handle.submit(request(1, &[1], 1)).is_err());
@@ -300,6 +303,19 @@ fn limits_that_cannot_work_are_refused() {
     let config = WorkerConfig { engine, vocab_size: fake::VOCAB };
     let error = spawn(config, Box::new(backend), Box::new(|_| {})).err().unwrap();
     assert!(error.to_string().contains("max_step_tokens"), "{error}");
+}
+
+#[test]
+fn one_of_several_sequences_can_be_aborted() {
+    let (backend, gate) = FakeBackend::new(&config()).gated();
+    let bench = start(config(), backend);
+    let params = SamplingParams { ignore_eos: true, ..request(0, &[1], 9).params };
+    bench.handle.submit(GenerateRequest { n: 3, params, ..request(7, &[3; 8], 9) }).unwrap();
+    bench.handle.abort_sequence(RequestId(7), 1);
+    drop(gate);
+    let ended = bench.hear(3);
+    let finishes: Vec<_> = ended.iter().map(|(_, heard)| heard.finish).collect();
+    assert_eq!(finishes, [FinishReason::Length, FinishReason::Abort, FinishReason::Length]);
 }
 
 #[test]

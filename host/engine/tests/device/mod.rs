@@ -245,6 +245,13 @@ impl Bench {
         self.engine.check();
     }
 
+    pub fn abort_sequence(&mut self, id: u64, index: u32) {
+        let outputs = self.engine.abort_sequence(RequestId(id), index);
+        assert!(outputs.len() <= 1);
+        self.hear(outputs);
+        self.engine.check();
+    }
+
     /// One step; `in_flight` is aborted between plan and settle. False when idle.
     pub fn step(&mut self, in_flight: Option<u64>) -> bool {
         let config = self.engine.config().clone();

@@ -191,6 +191,9 @@ pub fn request(id: u64, prompt: &[u32], max_tokens: u32) -> GenerateRequest {
     }
 }
 
+/// A sequence, by request and index, and what it said.
+pub type Ended = ((u64, u32), Heard);
+
 /// Everything one sequence said.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Heard {
@@ -202,14 +205,14 @@ pub struct Heard {
 
 impl Bench {
     /// Collects until `count` sequences have ended; by (request, index).
-    pub fn hear(&self, count: usize) -> Vec<((u64, u32), Heard)> {
+    pub fn hear(&self, count: usize) -> Vec<Ended> {
         hear(&self.outputs, count)
     }
 }
 
-pub fn hear(outputs: &Receiver<Vec<StepOutput>>, count: usize) -> Vec<((u64, u32), Heard)> {
+pub fn hear(outputs: &Receiver<Vec<StepOutput>>, count: usize) -> Vec<Ended> {
     let mut open: HashMap<(u64, u32), Heard> = HashMap::new();
-    let mut ended: Vec<((u64, u32), Heard)> = Vec::new();
+    let mut ended: Vec<Ended> = Vec::new();
     while ended.len() < count {
         let batch = outputs.recv_timeout(PATIENCE).expect("an output in time");
         assert!(!batch.is_empty(), "an empty batch");
