@@ -61,9 +61,9 @@ pub enum ParseEvent {
     Content(String),
     /// More of the reasoning.
     Reasoning(String),
-    /// A call began.
+    /// A call began, and the one before it gets no more events.
     ToolBegin {
-        /// Order of commit in this message.
+        /// Order of commit in this message, from 0 without gaps.
         index: u32,
         /// Function name.
         name: String,
@@ -93,7 +93,10 @@ pub struct Reply {
     pub events: Vec<ParseEvent>,
     /// How many of the last bytes given so far are in no event and no finished marker.
     pub held: u32,
-    /// The host may deliver this channel itself until one of its triggers shows.
+    /// The host may deliver this channel itself, byte for byte, until one of its triggers shows.
+    /// It keeps back trailing blanks and what may begin a trigger; the next push brings them, so
+    /// skipped text always ends with a non-blank. Counts only for content and reasoning, and
+    /// only while nothing is held.
     pub watch: Option<Channel>,
 }
 

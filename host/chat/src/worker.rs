@@ -71,10 +71,11 @@ pub enum OutputError {
     ShuttingDown,
 }
 
-/// What to do when nobody reads a request's tokens any more: abort it at the engine.
+/// What to do when nobody reads a request's tokens any more: abort it at the engine, which may not
+/// know the request (it was never submitted, or has just ended).
 pub type OnAbort = Arc<dyn Fn(RequestId) + Send + Sync>;
 
-/// The workers. Dropping it, or [`OutputWorkers::shutdown`], ends all streams and joins the threads.
+/// The workers. Dropping them, or [`OutputWorkers::shutdown`], ends all streams and joins threads.
 pub struct OutputWorkers {
     inboxes: Vec<Arc<Inbox>>,
     threads: Mutex<Vec<JoinHandle<()>>>,

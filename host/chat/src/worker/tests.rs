@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::sync::mpsc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use tenon_engine::{Logprob, TokenLogprobs};
@@ -58,6 +58,11 @@ impl Harness {
         receiver
     }
 
+    /// Waits for the next request that the engine is told to abort.
+    fn next_abort(&self) -> RequestId {
+        self.aborted.recv_timeout(Duration::from_secs(30)).expect("a request is aborted")
+    }
+
     fn tokens(&self, text: &str) -> Vec<u32> {
         self.tokenizer.encode(text, Specials::Parse, Bos::Skip).unwrap()
     }
@@ -80,11 +85,22 @@ fn output(id: u64, index: u32, token: Option<u32>, finish: Option<FinishReason>)
     StepOutput { request, index, token, logprobs: None, finish, error, num_cached_tokens: 3 }
 }
 
+/// The next event; none when the stream is closed.
+fn next(events: &mut Events) -> Option<IndexedEvent> {
+    if let Ok(event) = events.try_recv() {
+        return Some(event);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let limit = Duration::from_secs(30);
+    let waiting = async { tokio::time::timeout(limit, events.recv()).await };
+    runtime.block_on(waiting).expect("an event or the end of the stream")
+}
+
 /// What comes up to the end of sequence `index`, which must be the last event of it.
 fn until_finished(events: &mut Events, index: u32) -> (ChatMessage, Finished) {
     let mut message = ChatMessage::default();
     loop {
-        let event = events.blocking_recv().expect("ends with `Finished`");
+        let event = next(events).expect("ends with `Finished`");
         if event.index != index {
             continue;
         }
@@ -186,7 +202,7 @@ proptest! {
             // Collect both, then look: their events interleave.
             let mut both = [ChatMessage::default(), ChatMessage::default()];
             let mut finishes = Vec::new();
-            while let Some(event) = events.blocking_recv() {
+            while let Some(event) = next(&mut events) {
                 match event.event {
                     StreamEvent::Finished(finished) => finishes.push(finished.finish),
                     other => both[event.index as usize].add(&other),
@@ -228,7 +244,7 @@ fn finish_reasons() {
         assert_eq!((finished.finish, &finished.stop_reason), (*finish, stop_reason), "{text}");
         assert_eq!(finished.error.is_some(), *finish == Finish::Error, "{text}");
         assert_eq!(finished.num_cached_tokens, 3);
-        assert!(events.blocking_recv().is_none(), "`Finished` is the last event");
+        assert!(next(&mut events).is_none(), "`Finished` is the last event");
     }
 }
 
@@ -274,7 +290,7 @@ fn a_token_comes_before_its_text() {
         harness.workers.deliver(vec![StepOutput { logprobs: Some(Box::new(logprobs)), ..output }]);
     }
     let mut shown = Vec::new();
-    while let Some(event) = events.blocking_recv() {
+    while let Some(event) = next(&mut events) {
         shown.push(match event.event {
             StreamEvent::Token(info) => {
                 let top = &info.top[1];
@@ -302,10 +318,10 @@ fn a_stop_string_aborts_when_the_last_sequence_is_done() {
     let (message, finished) = until_finished(&mut events, 1);
     assert_eq!(message.content.as_deref(), Some("other "));
     assert_eq!(finished.num_output_tokens, 10);
-    assert_eq!(harness.aborted.recv(), Ok(RequestId(7)));
+    assert_eq!(harness.next_abort(), RequestId(7));
     // What the engine had under way is ignored.
     harness.say(7, 1, "late", Some(FinishReason::Abort));
-    assert!(events.blocking_recv().is_none());
+    assert!(next(&mut events).is_none());
 
     // Ended by the engine: nothing to abort.
     let mut events = harness.open(8, 1, &["STOP"], None);
@@ -314,7 +330,7 @@ fn a_stop_string_aborts_when_the_last_sequence_is_done() {
     harness.say(9, 0, "y", Some(FinishReason::Stop(EOS)));
     until_finished(&mut events, 0);
     until_finished(&mut whole, 0);
-    assert_eq!(harness.aborted.recv(), Ok(RequestId(8)));
+    assert_eq!(harness.next_abort(), RequestId(8));
     harness.workers.shutdown();
     assert!(harness.aborted.try_recv().is_err());
 }
@@ -324,12 +340,12 @@ fn a_client_that_leaves_is_told_to_the_engine() {
     let harness = Harness::new(1);
     let mut closed = harness.open(1, 1, &[], None);
     harness.workers.close(RequestId(1));
-    assert!(closed.blocking_recv().is_none());
-    assert_eq!(harness.aborted.recv(), Ok(RequestId(1)));
+    assert!(next(&mut closed).is_none());
+    assert_eq!(harness.next_abort(), RequestId(1));
     // Only a text shows that nobody reads.
     drop(harness.open(2, 1, &[], None));
     harness.say(2, 0, "x", None);
-    assert_eq!(harness.aborted.recv(), Ok(RequestId(2)));
+    assert_eq!(harness.next_abort(), RequestId(2));
     harness.workers.close(RequestId(2));
     harness.workers.close(RequestId(77));
     harness.workers.shutdown();
@@ -401,7 +417,7 @@ fn a_fault_is_raw_text_or_the_end() {
     let error = finished.error.unwrap();
     assert!(error.contains("`fake` failed (trap)") && error.contains("required"), "{error}");
     assert_eq!((finished.finish, finished.fault), (Finish::Error, Some(trap())));
-    assert_eq!(harness.aborted.recv(), Ok(RequestId(2)));
+    assert_eq!(harness.next_abort(), RequestId(2));
 
     let broken = || {
         let mut factory = FakeFactory::new();
@@ -416,7 +432,7 @@ fn a_fault_is_raw_text_or_the_end() {
     let mut events = harness.open(4, 1, &[], required(broken()));
     harness.say(4, 0, "H", None);
     assert_eq!(until_finished(&mut events, 0).1.finish, Finish::Error);
-    assert_eq!(harness.aborted.recv(), Ok(RequestId(4)));
+    assert_eq!(harness.next_abort(), RequestId(4));
 
     // At the very end.
     let mut events = harness.open(5, 1, &[], required(failing(1, Failure::Trap)));
@@ -436,7 +452,7 @@ fn a_panic_ends_one_sequence() {
     assert!(harness.aborted.try_recv().is_err());
     harness.say(2, 1, "x", None);
     assert_eq!(until_finished(&mut events, 1).1.finish, Finish::Error);
-    assert_eq!(harness.aborted.recv(), Ok(RequestId(2)));
+    assert_eq!(harness.next_abort(), RequestId(2));
     harness.say(1, 0, "fine", Some(FinishReason::Stop(EOS)));
     assert_eq!(until_finished(&mut other, 0).0.content.as_deref(), Some("fine"));
 }
@@ -527,6 +543,14 @@ fn ids_of_the_format_are_kept_while_they_differ() {
     let mut events = harness.open(2, 1, &[], Odd::bind(None, true));
     harness.say(2, 0, "a", None);
     assert_eq!(until_finished(&mut events, 0).1.finish, Finish::Error);
+
+    let mut events = harness.open(3, 1, &[], Odd::bind(None, false));
+    harness.say(3, 0, "abcd", None);
+    harness.workers.close(RequestId(3));
+    while next(&mut events).is_some() {}
+    let mut events = harness.open(4, 1, &[], None);
+    harness.say(4, 0, "fine", Some(FinishReason::Stop(EOS)));
+    assert_eq!(until_finished(&mut events, 0).0.content.as_deref(), Some("fine"));
 }
 
 #[test]
