@@ -41,8 +41,7 @@ fn the_tiny_vocabulary_round_trips() {
     let model = load(&tiny_file(dir.path(), TinyArch::Llama)).unwrap();
     let encode = |text: &str| model.tokenizer.encode(text, Specials::Parse, Bos::Skip).unwrap();
     assert!(encode("the station and the rain").len() < 16, "merges are used");
-    for text in ["the station and the rain", "Grüße 🌍\n\t  x", "<|im_start|>user\nhi<|im_end|>\n"]
-    {
+    for text in ["the station and the rain", "Grüße 🌍\n\t", "<|im_start|>user\nhi<|im_end|>"] {
         let ids = encode(text);
         assert_eq!(model.tokenizer.decode(&ids, false).unwrap(), text);
     }

@@ -249,7 +249,7 @@ impl<'a> Numbers<'a> {
         Ok(self.whole("window", 1..=u64::from(u32::MAX))?.map(|w| w as u32))
     }
 
-    /// Each layer's window by the family's schedule. `from_layer` is only for [`WindowSpec::FromLayer`].
+    /// Each layer's window by the family's schedule; `from_layer` is for [`WindowSpec::FromLayer`].
     pub(crate) fn windows(
         &self,
         schedule: WindowSpec,

@@ -32,15 +32,20 @@ impl ModelConfig {
         let mut config = numbers.read(spec)?;
         let key = |name: &str| format!("{prefix}{name}");
         let value_length = key("attention.value_length");
-        if let Some(width) = metadata.u64(&value_length)? {
-            if width != config.head_dim as u64 {
-                let problem = format!("is `{width}`, expected {} as for keys", config.head_dim);
-                return Err(ModelError::key(metadata.file(), &value_length, problem));
-            }
+        let width = metadata.u64(&value_length)?;
+        if let Some(width) = width.filter(|&width| width != config.head_dim as u64) {
+            let problem = format!("is `{width}`, expected {} as for keys", config.head_dim);
+            return Err(ModelError::key(metadata.file(), &value_length, problem));
         }
-        if let Some(scale) = metadata.f64(&key("attention.scale"))? {
-            if scale > 0.0 && scale.is_finite() {
-                config.attention_scale = scale as f32;
+        let scale_key = key("attention.scale");
+        match metadata.f64(&scale_key)? {
+            None => {}
+            Some(scale) if scale > 0.0 && scale.is_finite() => {
+                config.attention_scale = scale as f32
+            }
+            Some(scale) => {
+                let problem = format!("is `{scale}`, expected a number above 0");
+                return Err(ModelError::key(metadata.file(), &scale_key, problem));
             }
         }
         let experts = key("expert_count");
@@ -63,7 +68,7 @@ fn rope_dims(
     dims: u64,
     config: &ModelConfig,
 ) -> Result<usize, ModelError> {
-    if dims == 0 || dims % 2 != 0 || dims > config.head_dim as u64 {
+    if dims == 0 || !dims.is_multiple_of(2) || dims > config.head_dim as u64 {
         let problem = format!("is `{dims}`, expected an even number up to {}", config.head_dim);
         return Err(ModelError::key(metadata.file(), key, problem));
     }
@@ -131,14 +136,14 @@ fn windows(
     };
     // A stored pattern may be one flag for each layer.
     let period_key = numbers.key("window_period");
-    if metadata.is_array(&period_key) {
-        if let Ok(Some(flags)) = metadata.bools(&period_key) {
-            if flags.len() != num_layers {
-                let problem = format!("has {} entries, expected {num_layers}", flags.len());
-                return Err(ModelError::key(metadata.file(), &period_key, problem));
-            }
-            return Ok(flags.iter().map(|&windowed| window.filter(|_| windowed)).collect());
+    if metadata.is_array(&period_key)
+        && let Some(flags) = metadata.bools(&period_key)?
+    {
+        if flags.len() != num_layers {
+            let problem = format!("has {} entries, expected {num_layers}", flags.len());
+            return Err(ModelError::key(metadata.file(), &period_key, problem));
         }
+        return Ok(flags.iter().map(|&windowed| window.filter(|_| windowed)).collect());
     }
     if matches!(spec.window, WindowSpec::Pattern { .. }) && window.is_none() {
         return Err(ModelError::key(metadata.file(), &window_key, "is missing"));

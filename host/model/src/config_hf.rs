@@ -118,7 +118,7 @@ impl ModelConfig {
         }
         if let Some(part) = hf.f64("partial_rotary_factor")? {
             let dims = (part * config.head_dim as f64) as usize;
-            if !(0.0..=1.0).contains(&part) || dims == 0 || dims % 2 != 0 {
+            if !(0.0..=1.0).contains(&part) || dims == 0 || !dims.is_multiple_of(2) {
                 let problem = format!("is `{part}`, expected a share of {}", config.head_dim);
                 return Err(ModelError::key(&hf.file, "partial_rotary_factor", problem));
             }
@@ -128,11 +128,9 @@ impl ModelConfig {
         config.windows = windows(hf, &numbers, spec, &config)?;
         config.tied = hf.bool("tie_word_embeddings")?;
         for unsupported in ["num_experts", "num_local_experts", "quantization_config"] {
-            if let Some(value) = hf.field(unsupported) {
-                if value.as_u64() != Some(0) {
-                    let problem = format!("`{unsupported}` is set, which is not supported");
-                    return Err(ModelError::unsupported(&hf.file, problem));
-                }
+            if hf.field(unsupported).is_some_and(|value| value.as_u64() != Some(0)) {
+                let problem = format!("`{unsupported}` is set, which is not supported");
+                return Err(ModelError::unsupported(&hf.file, problem));
             }
         }
         Ok(config)

@@ -334,7 +334,7 @@ impl Matrix {
     }
 
     fn permute_qk(self, head_dim: usize) -> Result<Matrix, String> {
-        if self.rows % head_dim != 0 {
+        if !self.rows.is_multiple_of(head_dim) {
             return Err(format!("has {} rows, no multiple of {head_dim}", self.rows));
         }
         let bytes = self.row_bytes();
