@@ -88,7 +88,9 @@ unsafe fn scores_of<E: KvElement, const T: usize>(
             match isa {
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx512 | Isa::Avx512Bf16 => {
-                    avx512::scores::<E, T>(group.keys, job.head_dim, q.as_ptr(), out);
+                    let next = job.groups.get(g + 1).map_or(group.keys, |next| next.keys);
+                    let ahead = [next, group.values];
+                    avx512::scores::<E, T>(group.keys, job.head_dim, q.as_ptr(), out, ahead);
                 }
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx2 => scores_avx2::<E, T>(group.keys, job.head_dim, q.as_ptr(), out),
@@ -222,6 +224,8 @@ mod avx512 {
         }
     }
 
+    // While it computes it asks for what is read later, the next group's keys and this group's
+    // values: groups are scattered over the pool, so the core does not foresee them.
     // SAFETY: as for `scores_any`.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
     pub unsafe fn scores<E: KvElement, const T: usize>(
@@ -229,11 +233,16 @@ mod avx512 {
         dim: usize,
         q: *const f32,
         out: *mut f32,
+        ahead: [*const E::Raw; 2],
     ) {
         let mut acc = [_mm512_setzero_ps(); T];
         // SAFETY: by this function's contract.
         unsafe {
             for d in 0..dim {
+                if T < GROUP {
+                    _mm_prefetch::<_MM_HINT_T0>(ahead[0].wrapping_add(d * GROUP).cast());
+                    _mm_prefetch::<_MM_HINT_T0>(ahead[1].wrapping_add(d * GROUP).cast());
+                }
                 let key = load::<E>(keys.add(d * GROUP));
                 let q = q.add(d * T);
                 for_tokens!(T, t => {
