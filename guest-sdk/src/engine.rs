@@ -156,7 +156,6 @@ impl Engine {
         }
     }
 
-    #[inline(never)] // push and finish share it: a tenth of a component's size
     fn run(&mut self, end: bool) {
         // Every round but the last consumes text or leaves a state that does.
         while match self.state {

@@ -74,6 +74,7 @@ fn reasoning_parts_are_trimmed_and_joined() {
     check("<think>a</think>\n<think>\nb</think>c", Some("a\nb"), Some("c"), 0);
     check("<think>\n</think>\n<think>b</think>", Some("b"), None, 0);
     check("<think>a</think>CALL<think>b</think>c", Some("a\nb"), Some("c"), 1);
+    check("HiCALL<think>b</think> you", Some("b"), Some("Hi you"), 1);
     check("<think>\n \n</think>Hi", None, Some("Hi"), 0);
     check("<think>open \n\n", Some("open "), None, 0);
 }
@@ -169,6 +170,9 @@ fn plain_text_is_left_to_the_host() {
     assert_eq!(session.push("</think>", &[], 5).watch, None, "an opener may follow");
     assert_eq!(session.push("Hi ", &[], 0).watch, None, "a blank is held");
     assert_eq!(session.push("you", &[], 0).watch, Some(Channel::Content));
+    let behind_call = format!("{CALL}!{CALL}");
+    assert_eq!(session.push(&behind_call, &[], 9).watch, None, "reasoning may begin again");
+    assert_eq!(session.push(".", &[], 0).watch, Some(Channel::Content));
     let reply = session.push(" <c>{\"na", &[], 700);
     assert_eq!((reply.held, reply.watch), (8, None));
 }

@@ -40,7 +40,11 @@ proptest! {
 
     #[test]
     fn the_checker_agrees_with_a_whole_text_parser(text in json_like()) {
-        prop_assert_eq!(is_value(&text), serde_json::from_str::<Value>(&text).is_ok(), "{}", text);
+        let parsed = serde_json::from_str::<Value>(&text);
+        // A number too large for an f64 is JSON all the same.
+        let is_too_large = |error: &serde_json::Error| error.to_string().contains("out of range");
+        prop_assume!(!parsed.as_ref().is_err_and(is_too_large));
+        prop_assert_eq!(is_value(&text), parsed.is_ok(), "{}", text);
     }
 
     #[test]
