@@ -12,6 +12,7 @@ mod inbox;
 pub mod parser;
 mod stop_cut;
 pub mod stream;
+pub mod template;
 mod text_side;
 mod watch;
 pub mod worker;
