@@ -202,11 +202,7 @@ impl StepMemory {
                 elementwise::add_rms_norm(pool, isa, residual, input, weight, *eps, out);
             }
             Step::Add { residual, input } => {
-                let input = get(*input);
-                for_rows_mut(pool, get(*residual), residual.width, |start, out| {
-                    let input = &input[start * residual.width..][..out.len()];
-                    elementwise::add(isa, out, input);
-                });
+                elementwise::add_rows(pool, isa, get(*residual), get(*input), residual.width);
             }
             Step::Linear { input, parts } => self.linear(plan, *input, parts, rows),
             Step::HeadNorm { buf, weight, eps } => {
@@ -217,28 +213,15 @@ impl StepMemory {
             }
             Step::Rope { buf, head_dim, rope } => {
                 let rotary = &self.rotaries[*rope];
-                let style = rotary.table().style;
-                for_rows_mut(pool, get(*buf), buf.width, |start, x| {
-                    for (i, row) in x.chunks_exact_mut(buf.width).enumerate() {
-                        let (cos, sin) = rotary.token(start + i);
-                        elementwise::rotate(isa, row, *head_dim, style, cos, sin);
-                    }
-                });
+                rotary.rotate(pool, isa, get(*buf), buf.width, *head_dim);
             }
             Step::Attention { op, q, k, v, out } => {
                 let rows = AttentionRows { q: get(*q), k: get(*k), v: get(*v), out: get(*out) };
                 self.attention.run(pool, isa, &mut self.cache, op, inputs, rows);
             }
             Step::GatedMlp { gate, up, out, act } => {
-                let up = get(*up);
-                let gate = (gate.start != out.start).then(|| get(*gate));
-                for_rows_mut(pool, get(*out), out.width, |start, out_rows| {
-                    let same = start * out.width..start * out.width + out_rows.len();
-                    if let Some(gate) = &gate {
-                        out_rows.copy_from_slice(&gate[same.clone()]);
-                    }
-                    elementwise::gated(isa, out_rows, &up[same], *act);
-                });
+                let gate = (gate.start != out.start).then(|| &*get(*gate));
+                elementwise::gated_mlp(pool, isa, gate, get(*up), get(*out), out.width, *act);
             }
             Step::TakeLogitsRows { input, out } => {
                 let all = Arena { rows: inputs.token_ids.len(), ..arena };

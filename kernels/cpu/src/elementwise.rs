@@ -79,6 +79,32 @@ pub fn add_rms_norm(
     });
 }
 
+/// `residual += x`; both `[rows, width]`.
+pub fn add_rows(pool: &mut Pool, isa: Isa, residual: &mut [f32], x: &[f32], width: usize) {
+    for_rows_mut(pool, residual, width, |start, residual| {
+        add(isa, residual, &x[start * width..][..residual.len()]);
+    });
+}
+
+/// `out = act(gate) * up`, all `[rows, width]`; without `gate`, it is what `out` holds.
+pub fn gated_mlp(
+    pool: &mut Pool,
+    isa: Isa,
+    gate: Option<&[f32]>,
+    up: &[f32],
+    out: &mut [f32],
+    width: usize,
+    act: Activation,
+) {
+    for_rows_mut(pool, out, width, |start, out| {
+        let same = start * width..start * width + out.len();
+        if let Some(gate) = gate {
+            out.copy_from_slice(&gate[same.clone()]);
+        }
+        gated(isa, out, &up[same], act);
+    });
+}
+
 #[inline(always)]
 fn norm_scale(x: &[f32], eps: f32) -> f32 {
     1.0 / (sum_of_squares(x) / x.len() as f32 + eps).sqrt()

@@ -130,7 +130,9 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
         #[test]
-        fn packed_rows_decode_exactly(rows in 1usize..40, blocks in 1usize..4, seed in any::<u32>()) {
+        fn packed_rows_decode_exactly(
+            rows in 1usize..40, blocks in 1usize..4, seed in any::<u32>(),
+        ) {
             for dtype in DType::ALL {
                 let odd = if dtype.block_len() == 1 { seed as usize % 7 } else { 0 };
                 let cols = blocks * dtype.block_len() + odd;

@@ -127,7 +127,7 @@ impl Pool {
         }
     }
 
-    // Pairs with the fence in `Shared::park`: either the worker sees the new job or we see it parked.
+    // Pairs with the fence in `Shared::park`: the worker sees the new job, or we see it parked.
     fn wake(&self) {
         fence(Ordering::SeqCst);
         for (parked, thread) in self.shared.parked.iter().zip(&self.threads) {

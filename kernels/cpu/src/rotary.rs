@@ -2,7 +2,8 @@
 
 use tenon_backend::{BackendError, RopeTable};
 
-use crate::elementwise::for_rows;
+use crate::elementwise::{for_rows, for_rows_mut, rotate};
+use crate::isa::Isa;
 use crate::memory::{Buffer, SharedPtr};
 use crate::pool::Pool;
 
@@ -23,32 +24,40 @@ impl Rotary {
         Ok(Rotary { values: Buffer::zeroed(len, "rotary tables")?, table })
     }
 
-    /// The table.
-    pub fn table(&self) -> &RopeTable {
-        &self.table
-    }
-
     /// Computes the values for the positions of a step.
     pub fn update(&mut self, pool: &mut Pool, positions: &[u32]) {
         let table = &self.table;
         let pairs = table.inv_freq.len();
         let values = SharedPtr::new(&mut self.values);
         for_rows(pool, positions.len(), pairs * COST, |start, rows| {
-            for token in start..start + rows {
+            for (token, &position) in positions.iter().enumerate().skip(start).take(rows) {
                 // SAFETY: tokens have disjoint rows.
                 let row = unsafe { values.slice(token * 2 * pairs, 2 * pairs) };
                 let (cos, sin) = row.split_at_mut(pairs);
                 for ((freq, cos), sin) in table.inv_freq.iter().zip(cos).zip(sin) {
-                    let (s, c) = (positions[token] as f32 * freq).sin_cos();
+                    let (s, c) = (position as f32 * freq).sin_cos();
                     (*cos, *sin) = (c * table.magnitude, s * table.magnitude);
                 }
             }
         });
     }
 
-    /// Cosines and sines of a token of the step.
-    pub fn token(&self, token: usize) -> (&[f32], &[f32]) {
+    /// Rotates the heads of `buf`, `[num_tokens, width]`.
+    pub fn rotate(
+        &self,
+        pool: &mut Pool,
+        isa: Isa,
+        buf: &mut [f32],
+        width: usize,
+        head_dim: usize,
+    ) {
         let pairs = self.table.inv_freq.len();
-        self.values[token * 2 * pairs..][..2 * pairs].split_at(pairs)
+        for_rows_mut(pool, buf, width, |start, rows| {
+            let values = self.values[start * 2 * pairs..].chunks_exact(2 * pairs);
+            for (row, values) in rows.chunks_exact_mut(width).zip(values) {
+                let (cos, sin) = values.split_at(pairs);
+                rotate(isa, row, head_dim, self.table.style, cos, sin);
+            }
+        });
     }
 }

@@ -39,7 +39,8 @@ fn linear_program(dtype: DType, rows: usize, cols: usize, seed: u64) -> Program 
     b.op(Op::Embed { weight: embedding, scale: 1.0, out: x });
     b.op(Op::TakeLogitsRows { input: x, out: taken });
     let other = b.weight(DType::Q8_0, rows / 2 + 1, cols.next_multiple_of(32), 0.1);
-    let other = if cols % 32 == 0 { other } else { b.weight(dtype, rows / 2 + 1, cols, 0.1) };
+    let other =
+        if cols.is_multiple_of(32) { other } else { b.weight(dtype, rows / 2 + 1, cols, 0.1) };
     let weight = b.weight(dtype, rows, cols, 0.5);
     let bias = Some(b.weight(DType::F32, 1, rows, 0.5));
     let parts = vec![

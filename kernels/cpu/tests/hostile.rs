@@ -99,6 +99,8 @@ struct Step {
     rows: Vec<u32>,
 }
 
+type Change<'a> = &'a dyn Fn(&mut Step);
+
 fn valid() -> Step {
     let seq = SeqSpan {
         row: 0,
@@ -144,7 +146,7 @@ fn step_inputs() {
     };
     assert_eq!(forward(&|_| ()), Ok(41));
     assert_eq!(forward(&|s| s.rows.clear()), Ok(0));
-    let cases: [(&dyn Fn(&mut Step), &str); 15] = [
+    let cases: [(Change<'_>, &str); 15] = [
         (&|s| s.ids[0] = 41, "token id `41`"),
         (&|s| s.ids.push(1), "step of `3` tokens"),
         (&|s| s.ids.clear(), "step of `0` tokens"),

@@ -33,7 +33,7 @@ pub fn dequantize_row(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Scale and minimum (6 bits each) of sub-block `j` of 8, from the 12 packed bytes of Q4_K and Q5_K.
+/// Scale and minimum (6 bits each) of sub-block `j` of 8, from the 12 bytes of Q4_K and Q5_K.
 pub fn k_scale_min(j: usize, packed: &[u8]) -> [u8; 2] {
     if j < 4 {
         [packed[j] & 63, packed[j + 4] & 63]

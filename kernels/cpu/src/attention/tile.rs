@@ -225,7 +225,7 @@ impl<E: KvElement> TileContext<'_, E> {
 fn split_raw<R: Plain>(memory: &mut [f32]) -> (&mut [R], &mut [R]) {
     let (a, b) = memory.split_at_mut(memory.len() / 2);
     let cast = |half: &mut [f32]| {
-        let len = half.len() * size_of::<f32>() / size_of::<R>();
+        let len = size_of_val(half) / size_of::<R>();
         // SAFETY: R is plain data of at most 4 bytes, aligned no stricter than f32.
         unsafe { std::slice::from_raw_parts_mut(half.as_mut_ptr().cast::<R>(), len) }
     };
