@@ -2,6 +2,16 @@
 //!
 //! Every output element is one chain of operations in column order, whatever the batch, the tile
 //! and the thread that computes it: results are the same bit for bit.
+//!
+//! Measured with `examples/throughput` (SmolLM2-135M's shapes, Q4_1 with a Q8_0 embedding, two
+//! Zen 5 cores shared with other work, best of several), tokens per second:
+//!
+//! | kernels | prefill 512 | decode batch 1 | decode batch 16 |
+//! |---|---|---|---|
+//! | portable | 24 | 9 | 21 |
+//! | AVX2 | 940 | 255 | 648 |
+//! | AVX-512 VNNI, no prefetch | 2,861 | 281 | 916 |
+//! | AVX-512 VNNI, stripes and prefetch | 3,218 | 491 | 2,175 |
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
