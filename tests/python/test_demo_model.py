@@ -5,7 +5,7 @@ import math
 import openai
 from support import SMOLLM2, ServerCase, fold, tool, whole
 
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+QUESTION = [{"role": "user", "content": "Who wrote Hamlet?"}]
 TOOLS = [tool("get_weather", city="string")]
 
 
@@ -28,16 +28,16 @@ class DemoModel(ServerCase):
 
     def test_chat_answers_and_streams_the_same(self):
         answer = whole(self.chat())
-        self.assertIn("Paris", answer["content"])
+        self.assertIn("Shakespeare", answer["content"])
         stream = self.chat(stream=True, stream_options={"include_usage": True})
-        self.assertEqual(fold(stream), answer)
+        self.assert_same_answer(fold(stream), answer)
 
     def test_system_message_and_parts(self):
         messages = [
-            {"role": "system", "content": "You are terse."},
-            {"role": "user", "content": [{"type": "text", "text": "What is the capital of France?"}]},
+            {"role": "system", "content": "You are a helpful assistant."},
+            {"role": "user", "content": [{"type": "text", "text": "Who wrote Hamlet?"}]},
         ]
-        self.assertIn("Paris", self.chat(messages=messages).choices[0].message.content)
+        self.assertIn("Shakespeare", self.chat(messages=messages).choices[0].message.content)
 
     def test_logprobs(self):
         choice = self.chat(logprobs=True, top_logprobs=3, max_tokens=5).choices[0]
@@ -104,7 +104,7 @@ class DemoModel(ServerCase):
             return self.server.http("POST", "/v1/chat/completions", body)
 
         self.assert_error(post(temperature=-1), 400, "temperature")
-        self.assert_error(post(top_p=0), 400, "top_p")
+        self.assert_error(post(top_p=1.5), 400, "top_p")
         self.assert_error(post(n=0), 400, "n")
         self.assert_error(post(max_tokens=0), 400, "max_tokens")
         self.assert_error(post(messages=[]), 400, "messages")
@@ -115,7 +115,7 @@ class DemoModel(ServerCase):
         self.assert_error(post(messages=[{"role": "user", "content": "a " * 20000}]), 400)
         self.assert_error(post(model="other"), 404, "model", "other")
         body = {"model": "demo", "prompt": [10**7]}
-        self.assert_error(self.server.http("POST", "/v1/completions", body), 400, "prompt")
+        self.assert_error(self.server.http("POST", "/v1/completions", body), 400, "prompt[0]")
 
     def test_errors_of_http(self):
         http = self.server.http
@@ -126,7 +126,7 @@ class DemoModel(ServerCase):
         self.assert_error(http("POST", "/v1/chat/completions", b" " * (9 << 20)), 413)
         self.assert_error(http("GET", "/v1/extensions"), 401)
         # And it still serves.
-        self.assertIn("Paris", self.chat().choices[0].message.content)
+        self.assertIn("Shakespeare", self.chat().choices[0].message.content)
 
     def test_unknown_fields_are_ignored(self):
         answer = self.chat(extra_body={"no_such_field": {"a": 1}}, max_tokens=1)

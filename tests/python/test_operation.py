@@ -144,7 +144,7 @@ class BadUploads(ServerCase):
         self.refuse(b"not wasm at all", "")
         self.refuse(acme[: len(acme) // 2], "")
         self.refuse(b"\0asm\x01\0\0\0", "")
-        self.refuse(b"", "")
+        self.assert_error(self.server.admin("POST", "/v1/extensions?name=bad", b""), 400)
         status, _, _ = self.server.http("POST", "/v1/chat/completions", ask(max_tokens=2))
         self.assertEqual(status, 200)
 
@@ -214,10 +214,10 @@ class CommandLine(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_run_one_prompt(self):
-        done = tenon("run", SMOLLM2, "-p", "What is the capital of France?", "--temperature", "0",
+        done = tenon("run", SMOLLM2, "-p", "Who wrote Hamlet?", "--temperature", "0",
                      "--max-tokens", "24")
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("Paris", done.stdout)
+        self.assertIn("Shakespeare", done.stdout)
 
 
 if __name__ == "__main__":

@@ -32,4 +32,5 @@ class RealToolCall(ServerCase):
         self.assertIn("Paris", json.loads(call["arguments"])["city"])
         self.assertEqual(answer["finish"], "tool_calls")
         options = {"stream": True, "stream_options": {"include_usage": True}}
-        self.assertEqual(fold(self.client.chat.completions.create(**request, **options)), answer)
+        streamed = fold(self.client.chat.completions.create(**request, **options))
+        self.assert_same_answer(streamed, answer)
