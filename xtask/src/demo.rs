@@ -19,8 +19,7 @@ pub fn run(args: &[String]) -> Result<()> {
     let packages = python::ensure()?;
     let key = admin_key()?;
     print_snippets(options.port, &key, &packages);
-    let binary = shell::root().join("target/release/tenon");
-    let mut serve = shell::cmd(binary);
+    let mut serve = shell::cmd(shell::binary("release", "tenon"));
     serve
         .arg("serve")
         .arg(model)

@@ -12,6 +12,12 @@ pub fn root() -> PathBuf {
     manifest.parent().expect("xtask stands in a folder of the root").to_path_buf()
 }
 
+/// A program that cargo built.
+pub fn binary(profile: &str, name: &str) -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    target.unwrap_or_else(|| root().join("target")).join(profile).join(name)
+}
+
 /// Where downloads are kept between runs: `$TENON_CACHE_DIR`, else `~/.cache/tenon`.
 pub fn cache_dir() -> Result<PathBuf> {
     if let Some(dir) = std::env::var_os("TENON_CACHE_DIR") {

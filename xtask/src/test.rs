@@ -59,7 +59,7 @@ fn clippy() -> Result<()> {
 }
 
 fn build() -> Result<()> {
-    let args = ["build", "--locked", "--profile", "ci", "--package", "tenon", "--bins"];
+    let args = ["build", "--locked", "--profile", "ci", "--workspace", "--all-targets"];
     shell::run(shell::cargo().args(args))
 }
 
@@ -79,7 +79,7 @@ fn unit() -> Result<()> {
 /// The real OpenAI client against the real binary.
 fn e2e() -> Result<()> {
     let packages = python::ensure()?;
-    let binary = shell::root().join("target/ci/tenon");
+    let binary = shell::binary("ci", "tenon");
     let mut python = shell::cmd("python3");
     python
         .args(["-m", "unittest", "discover", "--start-directory", "tests/python", "--verbose"])

@@ -1,4 +1,5 @@
-//! `cargo xtask tidy`: the rules of ARCHITECTURE.md and of the house style that a machine can check.
+//! `cargo xtask tidy`: the rules of ARCHITECTURE.md and of the house style that a machine can
+//! check.
 
 mod deps;
 mod files;
