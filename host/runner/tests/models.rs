@@ -1,5 +1,5 @@
-//! The promise on real arithmetic: what a sequence says is the same, token for token and to the last
-//! bit of its log-probabilities, alone or in any batch, whatever the limits: chunks, cache,
+//! The promise on real arithmetic: what a sequence says is the same, token for token and to the
+//! last bit of its log-probabilities, alone or in any batch, whatever the limits: chunks, cache,
 //! preemption, order.
 #![allow(clippy::unwrap_used)]
 

@@ -306,9 +306,10 @@ proptest! {
             .iter()
             .map(|(params, prompt, output, logits)| sample(params.clone(), prompt, output, logits))
             .collect();
-        let mut rows = rows(
-            sequences.iter().map(|(p, prompt, o, _)| (p.clone(), prompt.clone(), o.clone())).collect(),
-        );
+        let owned = sequences.iter().map(|(params, prompt, output, _)| {
+            (params.clone(), prompt.clone(), output.clone())
+        });
+        let mut rows = rows(owned.collect());
         let mut order: Vec<usize> = (0..sequences.len()).collect();
         order.rotate_left(rotation % sequences.len());
         let owners: Vec<Row> = order.iter().map(|&i| Row(i as u32)).collect();
