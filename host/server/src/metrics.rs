@@ -5,15 +5,19 @@
 //! events pass (`generation`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use prometheus_client::encoding::prometheus_text;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, prometheus_text};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use tenon_engine::EngineStats;
+use tenon_engine::stats::STEP_TOKEN_BOUNDS;
 
 pub(crate) use prometheus_text::CONTENT_TYPE;
 
@@ -60,6 +64,29 @@ impl Ended {
 type Labels = Vec<(&'static str, String)>;
 type FloatGauge = Gauge<f64, AtomicU64>;
 
+/// The engine's own histogram of tokens per step, as of the last scrape.
+#[derive(Debug, Default)]
+struct StepTokens(Mutex<EngineStats>);
+
+impl StepTokens {
+    fn set(&self, stats: &EngineStats) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = *stats;
+    }
+}
+
+impl Collector for StepTokens {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> std::fmt::Result {
+        let stats = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let bounds = STEP_TOKEN_BOUNDS.iter().map(|&bound| bound as f64).chain([f64::INFINITY]);
+        let buckets: Vec<(f64, u64)> = bounds.zip(stats.step_tokens).collect();
+        let count = buckets.iter().map(|(_, count)| count).sum();
+        let (name, help) = ("vllm:iteration_tokens_total", "Tokens per forward pass");
+        encoder
+            .encode_descriptor(name, help, None, MetricType::Histogram)?
+            .encode_histogram::<NoLabelSet>(stats.num_step_tokens as f64, count, &buckets, None)
+    }
+}
+
 /// All counters of a server.
 pub(crate) struct Metrics {
     registry: Registry,
@@ -73,7 +100,7 @@ pub(crate) struct Metrics {
     num_preemptions: Counter,
     prompt_tokens: Counter,
     generation_tokens: Counter,
-    num_steps: Counter,
+    step_tokens: Arc<StepTokens>,
     request_success: Family<Labels, Counter>,
     time_to_first_token: Histogram,
     inter_token: Histogram,
@@ -106,7 +133,7 @@ impl Metrics {
             num_preemptions: Counter::default(),
             prompt_tokens: Counter::default(),
             generation_tokens: Counter::default(),
-            num_steps: Counter::default(),
+            step_tokens: Arc::default(),
             request_success: Family::default(),
             time_to_first_token: seconds(&TTFT_BUCKETS),
             inter_token: seconds(&PER_TOKEN_BUCKETS),
@@ -145,7 +172,7 @@ impl Metrics {
         r.register("vllm:num_preemptions", "Preemptions", self.num_preemptions.clone());
         r.register("vllm:prompt_tokens", "Prompt tokens", self.prompt_tokens.clone());
         r.register("vllm:generation_tokens", "Output tokens", self.generation_tokens.clone());
-        r.register("tenon_engine_steps", "Forward passes", self.num_steps.clone());
+        r.register_collector(Box::new(self.step_tokens.clone()));
         r.register(
             "vllm:request_success",
             "Sequences that ended, by reason",
@@ -246,12 +273,12 @@ impl Metrics {
             (&self.num_preemptions, stats.num_preemptions),
             (&self.prompt_tokens, stats.prompt_tokens),
             (&self.generation_tokens, stats.generation_tokens),
-            (&self.num_steps, stats.num_steps),
         ];
         for (counter, value) in counters {
             // Two scrapes at once may read in any order; a counter must not fall.
             counter.inner().fetch_max(value, Ordering::Relaxed);
         }
+        self.step_tokens.set(stats);
         let mut page = String::new();
         prometheus_text::encode(&mut page, &self.registry).expect("a String takes any text");
         page
@@ -300,7 +327,7 @@ mod tests {
         metrics.ended(Ended::Stop, Duration::from_secs(1), Duration::from_millis(40), 3);
         metrics.extension_fault("hermes", "trap");
         metrics.responded(200);
-        let stats = EngineStats {
+        let mut stats = EngineStats {
             num_requests_running: 2,
             num_requests_waiting: 3,
             num_requests_deferred: 1,
@@ -311,8 +338,11 @@ mod tests {
             prefix_cache_hits: 48,
             prompt_tokens: 7,
             generation_tokens: 3,
+            num_step_tokens: 9,
             ..EngineStats::default()
         };
+        stats.step_tokens[0] = 2;
+        stats.step_tokens[1] = 1;
         let page = metrics.render(&stats);
         let m = r#"model_name="m",engine="0""#;
         for line in [
@@ -329,7 +359,7 @@ mod tests {
             format!("vllm:request_success_total{{{m},finished_reason=\"abort\"}} 0"),
             format!("vllm:time_to_first_token_seconds_bucket{{{m},le=\"0.001\"}} 0"),
             format!("vllm:time_to_first_token_seconds_bucket{{{m},le=\"0.005\"}} 1"),
-            format!("vllm:time_to_first_token_seconds_bucket{{{m},le=\"2560.0\"}} 1"),
+            format!("vllm:time_to_first_token_seconds_bucket{{{m},le=\"2560\"}} 1"),
             format!("vllm:inter_token_latency_seconds_bucket{{{m},le=\"0.025\"}} 1"),
             format!("vllm:e2e_request_latency_seconds_bucket{{{m},le=\"+Inf\"}} 1"),
             format!("vllm:e2e_request_latency_seconds_count{{{m}}} 1"),
@@ -337,6 +367,10 @@ mod tests {
                 "vllm:cache_config_info{{{m},block_size=\"16\",num_gpu_blocks=\"64\",\
                  enable_prefix_caching=\"True\"}} 1"
             ),
+            format!("vllm:iteration_tokens_total_bucket{{{m},le=\"1\"}} 2"),
+            format!("vllm:iteration_tokens_total_bucket{{{m},le=\"8\"}} 3"),
+            format!("vllm:iteration_tokens_total_sum{{{m}}} 9.0"),
+            format!("vllm:iteration_tokens_total_count{{{m}}} 3"),
             format!("tenon_extension_faults_total{{{m},extension=\"hermes\",kind=\"trap\"}} 1"),
         ] {
             assert!(page.lines().any(|l| l == line), "no line `{line}` in\n{page}");

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use tenon_chat::choose::{self, ChooseError, ParserChoice};
-use tenon_chat::parser::{Descriptor, ParserFactory, RequestInfo, ToolChoice};
+use tenon_chat::parser::{ParserFactory, RequestInfo, ToolChoice};
 use tenon_chat::stream::ParserBinding;
 
 use crate::error::ApiError;
@@ -73,55 +73,55 @@ fn by_name(
     request: &ChatRequest,
     bound: Option<BoundParser>,
 ) -> Result<Option<Chosen>, ApiError> {
-    let all = state.extensions.descriptors();
-    let descriptors = || all.iter().map(Arc::as_ref);
-    let bound_tool = bound.as_ref().filter(|b| b.factory.descriptor().tools);
-    let bound_tool = bound_tool.map(|b| b.factory.descriptor().name.clone());
-    let tool = request.tool_call_parser.clone().or(bound_tool);
-    let bound_style = bound.as_ref().and_then(|b| b.style.clone());
-    let reasoning = request.reasoning_parser.clone().or(bound_style);
-    let mut choice = choose::resolve(descriptors(), tool.as_deref(), reasoning.as_deref());
-    if matches!(choice, Err(ChooseError::StyleOfOther { .. }))
-        && request.tool_call_parser.is_none()
-        && !wants_tools(request)
-    {
-        // Nobody needs the bound tool parser now: any parser of the style will do.
-        choice = choose::resolve(descriptors(), None, reasoning.as_deref());
-    }
-    let choice = choice.map_err(|error| {
-        let param = match &error {
-            ChooseError::UnknownParser { .. } => "tool_call_parser",
-            _ if request.reasoning_parser.is_none() => "tool_call_parser",
-            ChooseError::StyleOfOther { .. } | ChooseError::UnknownStyle { .. } => {
-                "reasoning_parser"
-            }
-        };
-        ApiError::invalid(param, error.to_string())
-    })?;
-    // `none` is a choice too: the client reads the raw text.
+    let wants_tools = wants_tools(request);
+    let (bound_factory, bound_style) = bound.map(|b| (b.factory, b.style)).unzip();
+    let tool = match request.tool_call_parser.as_deref() {
+        // A choice too: the client reads the raw text.
+        Some("none") => None,
+        Some(name) => Some(resolve(state, name)?),
+        None => bound_factory.filter(|factory| factory.descriptor().tools),
+    };
     let is_raw = request.tool_call_parser.as_deref() == Some("none");
-    if wants_tools(request) && !is_raw {
-        let reads_calls = |choice: &ParserChoice| {
-            descriptors().any(|d: &Descriptor| d.tools && d.name == choice.parser)
-        };
-        if !choice.as_ref().is_some_and(reads_calls) {
-            return Err(no_tool_parser(state));
+    if wants_tools && !is_raw && !tool.as_ref().is_some_and(|f| f.descriptor().tools) {
+        return Err(no_tool_parser(state));
+    }
+    let reasoning = request.reasoning_parser.clone().or(bound_style.flatten());
+    let reasoning = reasoning.as_deref();
+    if let Some(factory) = tool {
+        let descriptor = factory.descriptor();
+        let name = descriptor.tools.then_some(descriptor.name.as_str());
+        match choose::resolve([descriptor], name, reasoning) {
+            Ok(choice) => {
+                let style = choice.and_then(|choice| choice.style);
+                let is_idle = style.is_none() && !wants_tools;
+                return Ok((!is_idle).then_some(Chosen { factory, style }));
+            }
+            Err(error) if wants_tools || request.tool_call_parser.is_some() => {
+                return Err(refused(request, &error));
+            }
+            // Nobody needs the bound parser now: any parser of the style will do.
+            Err(_) => {}
         }
     }
-    let Some(choice) = choice else { return Ok(None) };
-    if choice.style.is_none() && !wants_tools(request) {
-        return Ok(None);
-    }
-    let factory = match bound {
-        Some(bound) if bound.factory.descriptor().name == choice.parser => bound.factory,
-        _ => state.extensions.resolve(&choice.parser).map_err(|error| match error {
-            ExtensionError::Unknown { .. } => {
-                ApiError::invalid("tool_call_parser", error.to_string())
-            }
-            other => other.into(),
-        })?,
-    };
-    Ok(Some(Chosen { factory, style: choice.style }))
+    let all = state.extensions.descriptors();
+    let choice = choose::resolve(all.iter().map(Arc::as_ref), None, reasoning);
+    let choice = choice.map_err(|error| refused(request, &error))?;
+    let Some(ParserChoice { parser, style }) = choice else { return Ok(None) };
+    Ok(Some(Chosen { factory: resolve(state, &parser)?, style }))
+}
+
+fn resolve(state: &ServerState, name: &str) -> Result<Arc<dyn ParserFactory>, ApiError> {
+    state.extensions.resolve(name).map_err(|error| match error {
+        ExtensionError::Unknown { .. } => ApiError::invalid("tool_call_parser", error.to_string()),
+        other => other.into(),
+    })
+}
+
+/// The request named a pair that cannot be.
+fn refused(request: &ChatRequest, error: &ChooseError) -> ApiError {
+    let is_own = request.reasoning_parser.is_some();
+    let param = if is_own { "reasoning_parser" } else { "tool_call_parser" };
+    ApiError::invalid(param, error.to_string())
 }
 
 fn wants_tools(request: &ChatRequest) -> bool {

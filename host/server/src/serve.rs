@@ -1,17 +1,29 @@
-//! Serving on a socket, and the order of a shutdown: refuse, wait, end, close.
+//! Serving on a socket: connections with limits, and the order of a shutdown (refuse, wait, end,
+//! close).
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::serve::ListenerExt;
-use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinSet;
 
 use crate::router::router;
 use crate::state::ServerState;
 
+/// Open connections; more wait in the socket's backlog. One costs about 20 KB.
+const MAX_CONNECTIONS: usize = 8192;
+/// A request's head must arrive within this time, an idle connection ends after it.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// After requests were told to end, how long their last bytes may take.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
+/// After an accept that failed (out of file descriptors).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves until `shutdown` resolves and the server has drained.
 ///
@@ -20,46 +32,97 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// the engine afterwards.
 ///
 /// # Errors
-/// Those of the listener.
+/// A panic of the accept loop.
 pub async fn serve(
     listener: TcpListener,
     state: Arc<ServerState>,
     shutdown: impl Future<Output = ()>,
 ) -> std::io::Result<()> {
-    let listener = listener.tap_io(|stream| {
-        // Small events must not wait for each other. A socket that is gone tells it on first use.
-        let _ = stream.set_nodelay(true);
-    });
-    let (close, closed) = oneshot::channel::<()>();
-    let service = router(state.clone()).into_make_service();
-    let server = axum::serve(listener, service).with_graceful_shutdown(async move {
-        // A dropped sender means the same.
-        let _ = closed.await;
-    });
-    let mut server = tokio::spawn(server.into_future());
+    let (close, closed) = watch::channel(false);
+    let mut accepting = tokio::spawn(accept(listener, router(state.clone()), closed));
     tokio::select! {
-        result = &mut server => return flatten(result),
+        result = &mut accepting => return result.map_err(std::io::Error::other),
         () = shutdown => {}
     }
-    let drain = state.config.drain_timeout;
     state.lifecycle.start_drain();
     tracing::info!(num_requests = state.lifecycle.num_inflight(), "draining");
-    if tokio::time::timeout(drain, state.lifecycle.wait_idle()).await.is_err() {
+    let drained = state.lifecycle.wait_idle();
+    if tokio::time::timeout(state.config.drain_timeout, drained).await.is_err() {
         let num_requests = state.lifecycle.num_inflight();
         tracing::warn!(num_requests, "the drain timeout is over; ending what is in flight");
     }
     state.lifecycle.end_now();
-    let _ = close.send(());
-    match tokio::time::timeout(END_TIMEOUT, &mut server).await {
-        Ok(result) => flatten(result),
+    close.send_replace(true);
+    match tokio::time::timeout(END_TIMEOUT, &mut accepting).await {
+        Ok(result) => result.map_err(std::io::Error::other),
         Err(_) => {
-            // A client that does not read holds its connection: it is cut.
-            server.abort();
+            // A client that does not read holds its connection: it is cut with the others.
+            accepting.abort();
             Ok(())
         }
     }
 }
 
-fn flatten(result: Result<std::io::Result<()>, tokio::task::JoinError>) -> std::io::Result<()> {
-    result.unwrap_or_else(|error| Err(std::io::Error::other(error)))
+/// Accepts until closed, then waits for the connections.
+async fn accept(listener: TcpListener, router: Router, closed: watch::Receiver<bool>) {
+    let mut closing = closed.clone();
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            () = is_closed(&mut closing) => break,
+            Some(_) = connections.join_next(), if !connections.is_empty() => {}
+            (stream, place) = next(&listener, &places) => {
+                let (router, closed) = (router.clone(), closed.clone());
+                connections.spawn(async move {
+                    connection(stream, router, closed).await;
+                    drop(place);
+                });
+            }
+        }
+    }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
+}
+
+/// Resolves when connections must close, or when nobody is left to say so.
+async fn is_closed(closed: &mut watch::Receiver<bool>) {
+    let _ = closed.wait_for(|closed| *closed).await;
+}
+
+/// The next connection, once there is a place for it.
+async fn next(
+    listener: &TcpListener,
+    places: &Arc<Semaphore>,
+) -> (TcpStream, OwnedSemaphorePermit) {
+    let place = places.clone().acquire_owned().await.expect("the semaphore is never closed");
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return (stream, place),
+            Err(error) => {
+                tracing::warn!(%error, "accept failed");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, router: Router, mut closed: watch::Receiver<bool>) {
+    // Small events must not wait for each other. A socket that is gone tells it on first use.
+    let _ = stream.set_nodelay(true);
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+    let service = TowerToHyperService::new(router);
+    let mut serving = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let result = tokio::select! {
+        result = serving.as_mut() => result,
+        () = is_closed(&mut closed) => {
+            serving.as_mut().graceful_shutdown();
+            serving.await
+        }
+    };
+    if let Err(error) = result {
+        // Clients leave and time out: nothing to mend here.
+        tracing::debug!(%error, "connection ended");
+    }
 }
