@@ -25,3 +25,6 @@ pub use error::TextError;
 pub use gguf::GgufVocab;
 pub use stop::{StopMatch, StopMatcher, StopStrings};
 pub use tokenizer::{Bos, Specials, Tokenizer};
+
+#[cfg(test)]
+mod tests;

@@ -45,7 +45,8 @@ pub(super) fn style(template: &ChatTemplate) -> Style {
         let style = Style { object_arguments, null_content, ..style };
         shows_call(template, style).then_some(style)
     });
-    found.unwrap_or(style)
+    // A template that shows no calls takes the messages around them as any others.
+    found.unwrap_or(Style { null_content: false, ..style })
 }
 
 /// Each probe of such a template would cost the whole budget.

@@ -76,6 +76,14 @@ fn arguments_in_the_shape_that_the_template_takes() {
 }
 
 #[test]
+fn calls_that_a_template_does_not_show_do_no_harm() {
+    let call = json!([{"id": "1", "function": {"name": "f", "arguments": "{}"}}]);
+    let messages = json!([{"role": "assistant", "content": null, "tool_calls": call}]);
+    let prompt = render(CHATML, messages).unwrap();
+    assert!(prompt.starts_with("<|im_start|>assistant\n<|im_end|>\n"), "{prompt}");
+}
+
+#[test]
 fn bad_messages_are_named() {
     let cases = [
         (json!([1]), "`messages[0]` is not"),
