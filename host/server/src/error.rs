@@ -272,7 +272,10 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// status, type, param, code: the table that clients program against.
+    /// Error, status, type, param, code.
+    type Row = (ApiError, u16, &'static str, Option<&'static str>, Option<&'static str>);
+
+    /// The table that clients program against.
     #[test]
     fn error_table() {
         let context = ApiError::ContextLength {
@@ -286,7 +289,7 @@ mod tests {
         let extension = ApiError::ExtensionNotFound { name: "x".into(), installed: "none".into() };
         let method = ApiError::MethodNotAllowed { method: "PUT".into(), path: "/ping".into() };
         let media = ApiError::UnsupportedMediaType { got: "a/b".into(), want: "application/json" };
-        let rows: Vec<(ApiError, u16, &str, Option<&str>, Option<&str>)> = vec![
+        let rows: Vec<Row> = vec![
             (ApiError::invalid("n", "bad"), 400, "invalid_request_error", Some("n"), None),
             (
                 ApiError::unsupported("suffix", "leave it out"),

@@ -1,7 +1,7 @@
 //! A parser session for tests, and a store of extensions that knows it.
 //!
-//! The format: `<think>`…`</think>` is reasoning, `<call:NAME>`…`</call>` a call, everything else
-//! content. It holds back what may be a marker. Sessions can be told to fail at the first `!!`.
+//! The format: `<think>`…`</think>` is reasoning, `<call:NAME>`…`</call>` a call, everything
+//! else content. It holds back what may be a marker. A session fails at the first `!!`.
 
 use std::sync::{Arc, Mutex};
 
