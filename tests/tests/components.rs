@@ -1,0 +1,155 @@
+//! The shipped parsers as they are shipped: the built components, in the sandbox, against the
+//! conformance cases. Every case whole, one character at a time, at every two-way cut and at 50
+//! random cuts, each with and without host-side delivery of watched channels.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::Value;
+use tempfile::TempDir;
+use tenon_chat::cases::{Case, Run, Scope, read};
+use tenon_chat::choose::find_style;
+use tenon_chat::parser::{Descriptor, ParserFactory};
+use tenon_extensions::{
+    CompilerCommand, ExtensionHost, HostConfig, Limits, Parser, compile_child_main,
+};
+
+const NUM_RANDOM_CUTS: usize = 50;
+
+/// A call ends these cases' reasoning, which a parser of reasoning alone cannot see.
+const ENDS_AT_CALL: &[&str] =
+    &["a.hermes.think_implicit", "a.qwen3_coder.think_implicit", "trinity-01"];
+
+/// The host starts this test binary again, with this test's name, as its compiler.
+#[test]
+fn compile_child() {
+    if std::env::args().any(|arg| arg == "__compile") {
+        compile_child_main();
+    }
+}
+
+fn root() -> PathBuf {
+    let mut above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    above.find(|dir| dir.join("tests/cases").is_dir()).unwrap().to_path_buf()
+}
+
+/// `index.json`'s entries by name.
+fn index() -> BTreeMap<String, Value> {
+    let path = root().join("target/guests/index.json");
+    let text = fs::read_to_string(&path).expect("run `cargo xtask guests`");
+    let entries: Vec<Value> = serde_json::from_str(&text).expect("run `cargo xtask guests`");
+    entries.into_iter().map(|entry| (entry["name"].as_str().unwrap().into(), entry)).collect()
+}
+
+fn host() -> (ExtensionHost, TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let config = HostConfig {
+        cache_dir: dir.path().join("compiled"),
+        compiler: CompilerCommand {
+            program: std::env::current_exe().unwrap(),
+            args: ["compile_child", "--exact", "--nocapture", "__compile"].map(Into::into).into(),
+        },
+        num_sessions: 8,
+        limits: Limits::default(),
+    };
+    (ExtensionHost::new(config).unwrap(), dir)
+}
+
+fn admit(host: &ExtensionHost, entry: &Value) -> Arc<Parser> {
+    let file = root().join("target/guests").join(entry["file"].as_str().unwrap());
+    let wasm = fs::read(file).expect("run `cargo xtask guests`");
+    assert_eq!(wasm.len() as u64, entry["size"].as_u64().unwrap());
+    host.admit(&wasm).unwrap()
+}
+
+fn component(host: &ExtensionHost, name: &str) -> Arc<Parser> {
+    admit(
+        host,
+        index().get(name).unwrap_or_else(|| panic!("no `{name}`: run `cargo xtask guests`")),
+    )
+}
+
+/// Those of the project's cases whose answer is not open.
+fn cases() -> Vec<Case> {
+    let text = fs::read_to_string(root().join("tests/cases/formats.jsonl")).unwrap();
+    let is_settled = |line: &&str| {
+        let row: Value = serde_json::from_str(line).unwrap();
+        row["doubtful"] != true
+    };
+    read(&text.lines().filter(is_settled).collect::<Vec<_>>().join("\n")).unwrap()
+}
+
+/// Checks `cases`; returns how many there were.
+fn check<'a>(
+    parser: &Arc<Parser>,
+    cases: impl Iterator<Item = (&'a Case, Option<&'a str>)>,
+    scope: Scope,
+) -> usize {
+    let factory: Arc<dyn ParserFactory> = parser.clone();
+    let mut num_cases = 0;
+    for (case, style) in cases {
+        let run = Run { factory: &factory, style, scope };
+        if let Err(failure) = run.check(case, NUM_RANDOM_CUTS) {
+            panic!("{}: {failure:?}\n{:?}", case.id, case.text);
+        }
+        num_cases += 1;
+    }
+    let num_faults: u64 = parser.stats().faults().iter().map(|(_, num)| num).sum();
+    assert_eq!(num_faults, 0);
+    num_cases
+}
+
+#[test]
+fn the_index_says_what_the_components_say() {
+    let (host, _dir) = host();
+    let index = index();
+    assert!(index.keys().map(String::as_str).eq(["hermes", "llama3_json", "think"]));
+    for (name, entry) in &index {
+        let parser = admit(&host, entry);
+        let listed: Descriptor = serde_json::from_value(entry["descriptor"].clone()).unwrap();
+        assert_eq!(*parser.descriptor(), listed);
+        assert_eq!((&listed.name, parser.digest()), (name, entry["digest"].as_str().unwrap()));
+    }
+}
+
+#[test]
+fn hermes_reads_its_cases_for_every_cut() {
+    let (host, _dir) = host();
+    let cases = cases();
+    let ours = cases.iter().filter(|case| case.family == "hermes").map(|case| (case, None));
+    let num_cases = check(&component(&host, "hermes"), ours, Scope::Whole);
+    assert!(num_cases >= 20, "only {num_cases}");
+}
+
+#[test]
+fn llama3_json_reads_its_cases_for_every_cut() {
+    let (host, _dir) = host();
+    let cases = cases();
+    let ours = cases.iter().filter(|case| case.family == "llama3_json").map(|case| (case, None));
+    let num_cases = check(&component(&host, "llama3_json"), ours, Scope::Whole);
+    assert!(num_cases >= 14, "only {num_cases}");
+}
+
+#[test]
+fn think_finds_the_reasoning_of_other_families_for_every_cut() {
+    let (host, _dir) = host();
+    let think = component(&host, "think");
+    let names: BTreeMap<String, Value> = serde_json::from_str(
+        &fs::read_to_string(root().join("tests/cases/family_names.json")).unwrap(),
+    )
+    .unwrap();
+    let cases = cases();
+    let ours = cases.iter().filter_map(|case| {
+        if case.kind == "tool" || ENDS_AT_CALL.contains(&case.id.as_str()) {
+            return None;
+        }
+        let style =
+            find_style(think.descriptor(), names.get(&case.family)?["reasoning"].as_str()?)?;
+        Some((case, Some(style.name.as_str())))
+    });
+    let num_cases = check(&think, ours, Scope::Reasoning);
+    assert!(num_cases >= 8, "only {num_cases}");
+}
