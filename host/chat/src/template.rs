@@ -94,12 +94,12 @@ impl ChatTemplate {
 
     /// Renders messages of the OpenAI API to a prompt.
     ///
-    /// Content parts are joined, and `arguments` of tool calls parsed, as far as this template needs
-    /// it. `kwargs` are extra variables (`enable_thinking`, …).
+    /// Content parts are joined, and `arguments` of tool calls parsed, as far as this template
+    /// needs it. `kwargs` are extra variables (`enable_thinking`, …).
     ///
     /// # Errors
-    /// [`TemplateError::Message`] for a message of the wrong shape, [`TemplateError::Raised`] if the
-    /// template refuses the conversation, [`TemplateError::Render`], [`TemplateError::Budget`].
+    /// [`TemplateError::Message`] for a message of the wrong shape, [`TemplateError::Raised`] if
+    /// the template refuses the conversation, [`TemplateError::Render`], [`TemplateError::Budget`].
     pub fn render(
         &self,
         messages: &[Value],
@@ -115,8 +115,8 @@ impl ChatTemplate {
     /// prompt ends with that message's content.
     ///
     /// # Errors
-    /// As [`ChatTemplate::render`]; [`TemplateError::Message`] if the last message has no text or the
-    /// template does not write it.
+    /// As [`ChatTemplate::render`]; [`TemplateError::Message`] if the last message has no text or
+    /// the template does not write it.
     pub fn render_continuing(
         &self,
         messages: &[Value],

@@ -40,8 +40,8 @@ impl Tokenizer {
     /// special tokens and says whether prompts begin with BOS.
     ///
     /// # Errors
-    /// [`TextError::Json`] for files of another shape; [`TextError::Unsupported`] for a decoder that
-    /// is not byte-level or sentencepiece; [`TextError::Vocabulary`] for contradictions.
+    /// [`TextError::Json`] for files of another shape; [`TextError::Unsupported`] for a decoder
+    /// that is not byte-level or sentencepiece; [`TextError::Vocabulary`] for contradictions.
     pub fn from_hf_json(json: &[u8], config: Option<&[u8]>) -> Result<Tokenizer, TextError> {
         let file: TokenizerJson = serde_json::from_slice(json)
             .map_err(|source| TextError::Json { file: "tokenizer.json", source })?;

@@ -1,7 +1,7 @@
 //! Tokenizers, the incremental detokenizer, stop strings, and the vocabulary as bytes.
 //!
-//! `server` and `chat` turn text into ids and back here; `runner` reads the byte vocabulary. Nothing
-//! here knows weights, requests or HTTP. Formats: Hugging Face `tokenizer.json` and the
+//! `server` and `chat` turn text into ids and back here; `runner` reads the byte vocabulary.
+//! Nothing here knows weights, requests or HTTP. Formats: Hugging Face `tokenizer.json` and the
 //! `tokenizer.ggml.*` metadata of GGUF files.
 
 mod added;

@@ -1,8 +1,8 @@
 //! Pre-tokenizers: cut a section of text into the words inside which BPE merges.
 //!
-//! A splitter is a list of patterns; each cuts the pieces of the one before it, and both matches and
-//! the gaps between them are pieces. GGUF names its splitter (`tokenizer.ggml.pre`), `tokenizer.json`
-//! spells it out.
+//! A splitter is a list of patterns; each cuts the pieces of the one before it, and both matches
+//! and the gaps between them are pieces. GGUF names its splitter (`tokenizer.ggml.pre`),
+//! `tokenizer.json` spells it out.
 
 use fancy_regex::Regex;
 

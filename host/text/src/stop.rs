@@ -1,7 +1,7 @@
 //! Stop strings over streamed text: gives text on as soon as no stop string can begin in it.
 //!
-//! The match that ends first wins; of several that end there, the longest. That is what a stream can
-//! decide without waiting, so any cut of the text gives the same answer.
+//! The match that ends first wins; of several that end there, the longest. That is what a stream
+//! can decide without waiting, so any cut of the text gives the same answer.
 
 use std::sync::Arc;
 
