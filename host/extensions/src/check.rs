@@ -292,7 +292,9 @@ mod tests {
     proptest! {
         /// Whatever is pushed and held: the books know exactly what is outstanding.
         #[test]
-        fn outstanding_bytes_are_exact(pushes in prop::collection::vec(("\\PC{0,8}", 0..12_u32), 0..40)) {
+        fn outstanding_bytes_are_exact(
+            pushes in prop::collection::vec(("\\PC{0,8}", 0..12_u32), 0..40)
+        ) {
             let mut books = Books::new();
             let mut outstanding = String::new();
             for (text, held) in pushes {
