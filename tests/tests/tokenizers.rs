@@ -13,8 +13,7 @@ use tenon_text::{
 
 fn models() -> PathBuf {
     let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
-    std::env::var_os("TENON_MODELS")
-        .map_or_else(|| home.join(".cache/tenon/models"), PathBuf::from)
+    std::env::var_os("TENON_MODELS").map_or_else(|| home.join(".cache/tenon/models"), PathBuf::from)
 }
 
 /// Every tokenizer key of a GGUF file.
