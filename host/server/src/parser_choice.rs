@@ -60,7 +60,7 @@ fn by_binding(
         Some(bound) if wants_tools && bound.factory.descriptor().tools => {
             Ok(Some(Chosen { factory: bound.factory, style: bound.style }))
         }
-        _ if wants_tools => Err(no_tool_parser(state)),
+        _ if wants_tools && !ignores_tools(state) => Err(no_tool_parser(state)),
         Some(bound) if bound.style.is_some() => {
             Ok(Some(Chosen { factory: bound.factory, style: bound.style }))
         }
@@ -82,10 +82,17 @@ fn by_name(
         None => bound_factory.filter(|factory| factory.descriptor().tools),
     };
     let is_raw = request.tool_call_parser.as_deref() == Some("none");
-    if wants_tools && !is_raw && !tool.as_ref().is_some_and(|f| f.descriptor().tools) {
+    let needs_parser = wants_tools && !is_raw && !ignores_tools(state);
+    if needs_parser && !tool.as_ref().is_some_and(|f| f.descriptor().tools) {
         return Err(no_tool_parser(state));
     }
-    let reasoning = request.reasoning_parser.clone().or(bound_style.flatten());
+    // The model's own style goes along with a parser that reads it; a named one must fit.
+    let reads = |style: &String| {
+        let mut factory = tool.iter();
+        factory.all(|factory| choose::find_style(factory.descriptor(), style).is_some())
+    };
+    let own_style = bound_style.flatten().filter(reads);
+    let reasoning = request.reasoning_parser.clone().or(own_style);
     let reasoning = reasoning.as_deref();
     if let Some(factory) = tool {
         let descriptor = factory.descriptor();
@@ -126,6 +133,12 @@ fn refused(request: &ChatRequest, error: &ChooseError) -> ApiError {
 
 fn wants_tools(request: &ChatRequest) -> bool {
     request.tools.choice != ToolChoice::None
+}
+
+/// The model does not see the tools, and whoever sent them was told so and sent them all the same:
+/// it will not write a call that a parser would have to read.
+fn ignores_tools(state: &ServerState) -> bool {
+    state.template.as_ref().is_some_and(|template| !template.uses_tools())
 }
 
 fn no_tool_parser(state: &ServerState) -> ApiError {

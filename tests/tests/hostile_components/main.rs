@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod hostile_guest;
+mod neighbour;
 
 use std::fs;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Makes the guests of `hostile.rs`: fills the template's holes, encodes descriptors and replies
+//! Makes the guests of `main.rs`: fills the template's holes, encodes descriptors and replies
 //! as the canonical ABI lays them out, and starts hosts with small limits.
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ use wit_parser::Resolve;
 /// Slots of a test's pool.
 pub const NUM_SESSIONS: u32 = 8;
 
-const TEMPLATE: &str = include_str!("../../hostile/guest.wat");
+const TEMPLATE: &str = include_str!("guest.wat");
 
 const DESCRIPTOR_AT: u32 = 0x400;
 const REPLY_AT: u32 = 0x2_0000;
