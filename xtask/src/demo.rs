@@ -86,7 +86,8 @@ PYTHONPATH={packages} python3 - <<'EOF'
 from openai import OpenAI
 client = OpenAI(base_url="http://127.0.0.1:{port}/v1", api_key="none")
 messages = [{{"role": "user", "content": "Name three rivers."}}]
-for chunk in client.chat.completions.create(model="demo", messages=messages, max_tokens=64, stream=True):
+answer = client.chat.completions.create(model="demo", messages=messages, max_tokens=64, stream=True)
+for chunk in answer:
     print(chunk.choices[0].delta.content or "", end="", flush=True)
 print()
 EOF

@@ -56,7 +56,7 @@ impl std::fmt::Debug for TensorBytes {
 
 /// A weight: `rows` × `cols`, each row contiguous and encoded as `dtype`.
 ///
-/// A matrix maps `cols` inputs to `rows` outputs. Vectors (norms, biases) are `F32` with `rows` = 1.
+/// A matrix maps `cols` inputs to `rows` outputs. Vectors (norms, biases) are `F32` with one row.
 #[derive(Debug, Clone)]
 pub struct Tensor {
     /// The name in the file, for messages.

@@ -1,6 +1,6 @@
 //! The extensions of a running server: built-in and uploaded parsers by name, admitted when first
-//! needed, and the binding of each model. Joins `extensions` (the sandbox) and `registry` (the disk)
-//! behind the server's trait.
+//! needed, and the binding of each model. Joins `extensions` (the sandbox) and `registry` (the
+//! disk) behind the server's trait.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};

@@ -143,9 +143,10 @@ fn report(finished: &Finished, num_prompt_tokens: usize, start: Instant) -> Resu
     if std::io::stderr().is_terminal() {
         let seconds = start.elapsed().as_secs_f64();
         let cut = if finished.finish == Finish::Length { ", cut at --max-tokens" } else { "" };
+        let (cached, output) = (finished.num_cached_tokens, finished.num_output_tokens);
         eprintln!(
-            "[{num_prompt_tokens} prompt tokens ({} cached), {} output tokens, {seconds:.1} s{cut}]",
-            finished.num_cached_tokens, finished.num_output_tokens
+            "[{num_prompt_tokens} prompt tokens ({cached} cached), {output} output tokens, \
+             {seconds:.1} s{cut}]"
         );
     }
     Ok(())

@@ -1,9 +1,9 @@
 //! Script files for `tenon serve --scripted FILE`: JSON Lines, a header and then replies.
 //!
 //! Header: `{"special_tokens": ["<|im_end|>", …], "eos": "<|im_end|>", "chat_template": "…",
-//! "max_model_len": 4096, "step_ms": 0}`; every field may be left out. Reply: `{"when": "text in the
-//! prompt", "text": "the output"}` or `{"when": …, "tokens": [ids]}`; without `when` it answers what
-//! no other reply does.
+//! "max_model_len": 4096, "step_ms": 0}`; every field may be left out. Reply: `{"when": "text in
+//! the prompt", "text": "the output"}` or `{"when": …, "tokens": [ids]}`; without `when` it answers
+//! what no other reply does.
 
 use std::path::Path;
 use std::time::Duration;

@@ -57,7 +57,7 @@ async fn serve(args: &ServeArgs) -> Result<()> {
             aliases: Vec::new(),
             root: name.clone(),
             created: ModelCard::now(),
-            max_model_len: runner.config().max_model_len as u32,
+            max_model_len: runner.config().max_seq_len() as u32,
             vocab_size: runner.vocab_size(),
         },
         tokenizer,

@@ -107,7 +107,8 @@ impl EngineConfig {
         let (blocks, size) = (self.num_blocks, self.block_size);
         let message = format!(
             "prompt has `{prompt_len}` tokens and leaves no room for an output token: \
-             max_model_len is {} and the KV cache holds {} ({blocks} blocks of {size}); shorten it to at most {}",
+             max_model_len is {} and the KV cache holds {} ({blocks} blocks of {size}); \
+             shorten it to at most {}",
             self.max_model_len,
             blocks * size,
             self.max_seq_len() - 1,

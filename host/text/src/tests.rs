@@ -1,3 +1,4 @@
+//! Every kind of tokenizer over random text: round trips, chunk-free detokenizing, bounds.
 #![allow(clippy::unwrap_used)]
 use std::sync::Arc;
 

@@ -30,7 +30,7 @@ fn compile_child() {
 
 fn refusal(host: &ExtensionHost, wasm: &[u8]) -> String {
     let started = Instant::now();
-    let error = host.admit(wasm).err().expect("it must be refused");
+    let error = host.admit(wasm).expect_err("it must be refused");
     assert!(started.elapsed() < PROMPT, "took {:?}", started.elapsed());
     assert!(matches!(error, AdmissionError::Refused { .. }), "{error}");
     let reasons = error.reasons();

@@ -1,3 +1,4 @@
+//! Watched and unwatched streams agree, and a fault at any call loses nothing.
 #![allow(clippy::unwrap_used)]
 
 use std::fmt::Write as _;

@@ -1,3 +1,4 @@
+//! Templates of real shape, hostile templates, and what requests may ask of them.
 #![allow(clippy::unwrap_used)]
 use proptest::prelude::*;
 use serde_json::json;

@@ -1,3 +1,4 @@
+//! Streams through real worker threads: any step and cut, stops, faults, leaving clients.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::mpsc;
