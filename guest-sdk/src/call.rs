@@ -84,7 +84,25 @@ pub(crate) struct Output {
     is_open: bool,
 }
 
+/// A state of [`Output`] to go back to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mark {
+    num_events: usize,
+    pub num_calls: u32,
+}
+
 impl Output {
+    pub fn mark(&self) -> Mark {
+        Mark { num_events: self.events.len(), num_calls: self.num_calls }
+    }
+
+    /// Takes back the calls since `mark`, which began behind it.
+    pub fn undo(&mut self, mark: Mark) {
+        self.events.truncate(mark.num_events);
+        self.num_calls = mark.num_calls;
+        self.is_open = false;
+    }
+
     pub fn content(&mut self, text: &str) {
         match self.events.last_mut() {
             Some(Event::Content(last)) => last.push_str(text),

@@ -43,6 +43,8 @@ pub struct Engine {
 struct Rules {
     request: RequestInfo,
     calls: Option<&'static CallFormat>,
+    /// Calls that end reasoning and are content.
+    quoted: Option<&'static CallFormat>,
     in_content: MarkerSet,
     in_reasoning: MarkerSet,
     behind_call: MarkerSet,
@@ -69,7 +71,8 @@ struct Attempt {
 impl Rules {
     fn new(family: &'static Family, request: RequestInfo) -> (Self, Option<&'static Style>) {
         let has_tools = request.tool_choice != ToolChoice::None && !is_empty_list(&request.tools);
-        let calls = if has_tools { family.calls } else { None };
+        let calls = family.calls.filter(|_| has_tools);
+        let quoted = family.quoted_calls.filter(|_| has_tools);
         let wanted = request.reasoning_style.as_deref();
         let style =
             wanted.and_then(|name| family.reasoning.iter().find(|style| style.is_called(name)));
@@ -77,6 +80,7 @@ impl Rules {
         let begin = style.map_or(&[][..], |style| style.openers);
         let end = style.map_or(&[][..], |style| style.closers);
         let ends_at_call = style.is_some_and(|style| style.ends_at_call);
+        let ending = calls.or(quoted).filter(|_| ends_at_call);
         let rules = Rules {
             in_content: MarkerSet::new(&[
                 (Kind::CallOpener, openers),
@@ -85,7 +89,7 @@ impl Rules {
                 (Kind::ReasoningCloser, end),
             ]),
             in_reasoning: MarkerSet::new(&[
-                (Kind::CallOpener, if ends_at_call { openers } else { &[] }),
+                (Kind::CallOpener, ending.map_or(&[], |calls| calls.openers)),
                 (Kind::ReasoningOpener, begin),
                 (Kind::ReasoningCloser, end),
             ]),
@@ -97,6 +101,7 @@ impl Rules {
             ]),
             request,
             calls,
+            quoted,
         };
         (rules, style)
     }
@@ -106,7 +111,8 @@ impl Rules {
     }
 
     fn reader(&self, marker: &'static str) -> Option<Box<dyn CallReader>> {
-        self.calls.map(|calls| (calls.reader)(&Opened { marker, request: &self.request }))
+        let calls = self.calls.or(self.quoted)?;
+        Some((calls.reader)(&Opened { marker, request: &self.request }))
     }
 }
 
@@ -264,11 +270,15 @@ impl Engine {
 
     fn read_call(&mut self, end: bool) -> bool {
         let State::Call(attempt) = &mut self.state else { return false };
-        let num_calls = self.out.num_calls;
+        let mark = self.out.mark();
         let text = &self.buffer[self.position..];
         let step = attempt.reader.read(text, end, &mut Call(&mut self.out));
         let text_len = text.len();
-        if self.out.num_calls > num_calls && !attempt.is_committed {
+        if self.out.num_calls > mark.num_calls && !attempt.is_committed {
+            if self.rules.calls.is_none() {
+                self.out.undo(mark);
+                return self.quote();
+            }
             attempt.is_committed = true;
             if attempt.in_reasoning {
                 self.reasoning.close();
@@ -276,6 +286,16 @@ impl Engine {
             self.markup();
         }
         self.settle_call(step, text_len, end)
+    }
+
+    /// The call exists, so reasoning ends; what it says is content from its opener on.
+    fn quote(&mut self) -> bool {
+        if let State::Call(attempt) = std::mem::replace(&mut self.state, State::Content) {
+            self.position = attempt.start;
+        }
+        self.reasoning.close();
+        self.markup();
+        true
     }
 
     fn settle_call(&mut self, step: Step, text_len: usize, end: bool) -> bool {

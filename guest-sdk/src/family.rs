@@ -19,6 +19,9 @@ pub struct Family {
     pub reasoning: &'static [Style],
     /// How calls are written; none: no calls.
     pub calls: Option<&'static CallFormat>,
+    /// Calls that end reasoning (in a style that says so) but are not read: they are content, for
+    /// another to read. For a family without `calls`.
+    pub quoted_calls: Option<&'static CallFormat>,
     /// What shows that a model writes this format; any one rule suffices.
     pub evidence: &'static [Rule],
 }
@@ -66,7 +69,16 @@ pub struct Rule {
 impl Family {
     /// A family that finds nothing; fill in what it has with `..Family::named(…)`.
     pub const fn named(name: &'static str, version: &'static str, summary: &'static str) -> Self {
-        Family { name, version, summary, aliases: &[], reasoning: &[], calls: None, evidence: &[] }
+        Family {
+            name,
+            version,
+            summary,
+            aliases: &[],
+            reasoning: &[],
+            calls: None,
+            quoted_calls: None,
+            evidence: &[],
+        }
     }
 
     /// What the host is told.
@@ -74,6 +86,7 @@ impl Family {
         let openers = self.calls.map_or(&[][..], |calls| calls.openers);
         let closers = self.calls.map_or(&[][..], |calls| calls.closers);
         let mut added_tokens = owned(openers);
+        added_tokens.extend(owned(self.quoted_calls.map_or(&[], |calls| calls.openers)));
         added_tokens.extend(owned(closers));
         for style in self.reasoning {
             added_tokens.extend(owned(style.openers));
@@ -106,6 +119,7 @@ impl Family {
                 self.reasoning.iter().flat_map(|style| owned(style.closers)).collect();
             if self.reasoning.iter().any(|style| style.ends_at_call) {
                 texts.extend(owned(anywhere));
+                texts.extend(owned(self.quoted_calls.map_or(&[], |calls| calls.openers)));
             }
             triggers.push(Trigger { channel: Channel::Reasoning, texts: distinct(texts) });
         }

@@ -19,9 +19,8 @@ use tenon_extensions::{
 
 const NUM_RANDOM_CUTS: usize = 50;
 
-/// A call ends these cases' reasoning, which a parser of reasoning alone cannot see.
-const ENDS_AT_CALL: &[&str] =
-    &["a.hermes.think_implicit", "a.qwen3_coder.think_implicit", "trinity-01"];
+/// A call ends these cases' reasoning, in formats that `think` does not know.
+const ENDS_AT_CALL: &[&str] = &["a.qwen3_coder.think_implicit", "trinity-01"];
 
 /// The host starts this test binary again, with this test's name, as its compiler.
 #[test]
@@ -72,14 +71,8 @@ fn component(host: &ExtensionHost, name: &str) -> Arc<Parser> {
     )
 }
 
-/// Those of the project's cases whose answer is not open.
 fn cases() -> Vec<Case> {
-    let text = fs::read_to_string(root().join("tests/cases/formats.jsonl")).unwrap();
-    let is_settled = |line: &&str| {
-        let row: Value = serde_json::from_str(line).unwrap();
-        row["doubtful"] != true
-    };
-    read(&text.lines().filter(is_settled).collect::<Vec<_>>().join("\n")).unwrap()
+    read(&fs::read_to_string(root().join("tests/cases/formats.jsonl")).unwrap()).unwrap()
 }
 
 /// Checks `cases`; returns how many there were.
@@ -121,7 +114,7 @@ fn hermes_reads_its_cases_for_every_cut() {
     let cases = cases();
     let ours = cases.iter().filter(|case| case.family == "hermes").map(|case| (case, None));
     let num_cases = check(&component(&host, "hermes"), ours, Scope::Whole);
-    assert!(num_cases >= 20, "only {num_cases}");
+    assert!(num_cases >= 23, "only {num_cases}");
 }
 
 #[test]
@@ -130,7 +123,7 @@ fn llama3_json_reads_its_cases_for_every_cut() {
     let cases = cases();
     let ours = cases.iter().filter(|case| case.family == "llama3_json").map(|case| (case, None));
     let num_cases = check(&component(&host, "llama3_json"), ours, Scope::Whole);
-    assert!(num_cases >= 14, "only {num_cases}");
+    assert!(num_cases >= 16, "only {num_cases}");
 }
 
 #[test]

@@ -1,6 +1,9 @@
-//! Reasoning between `<think>` tags and nothing else, for models without a known tool format.
+//! Reasoning between `<think>` tags and nothing else, for models without a known tool format. A
+//! hermes call ends the reasoning of the style `qwen3`, and is content.
 
-use tenon_guest::{Declared, Family, Rule, export_parser, style};
+use tenon_guest::{
+    CallFormat, Declared, Envelope, EnvelopeRules, Family, Place, Rule, export_parser, style,
+};
 
 /// Openers of call formats that other parsers read.
 const TOOL_MARKERS: &[&str] = &[
@@ -19,6 +22,15 @@ pub struct Think;
 impl Declared for Think {
     const FAMILY: &'static Family = &Family {
         reasoning: &[style::QWEN3, style::DEEPSEEK_R1],
+        quoted_calls: Some(&CallFormat {
+            openers: &["<tool_call>"],
+            place: Place::Anywhere,
+            bare: &[],
+            again: &[],
+            closers: &[],
+            separators: "",
+            reader: |_| Box::new(Envelope::new(EnvelopeRules::behind_marker("</tool_call>"))),
+        }),
         evidence: &[
             Rule::template(&["<think>"], TOOL_MARKERS),
             Rule { template_lacks: TOOL_MARKERS, ..Rule::vocabulary(&["<think>", "</think>"]) },
