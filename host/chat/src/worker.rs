@@ -71,9 +71,18 @@ pub enum OutputError {
     ShuttingDown,
 }
 
-/// What to do when nobody reads a request's tokens any more: abort it at the engine, which may not
-/// know the request (it was never submitted, or has just ended).
-pub type OnAbort = Arc<dyn Fn(RequestId) + Send + Sync>;
+/// What nobody reads any more, for the engine to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Abort {
+    /// All of a request.
+    Request(RequestId),
+    /// One of its sequences: a stop string ended it while others go on.
+    Sequence(RequestId, u32),
+}
+
+/// Tells the engine what nobody reads any more. It may not know the request (it was never
+/// submitted, or has just ended).
+pub type OnAbort = Arc<dyn Fn(Abort) + Send + Sync>;
 
 /// The workers. Dropping them, or [`OutputWorkers::shutdown`], ends all streams and joins threads.
 pub struct OutputWorkers {
@@ -269,6 +278,7 @@ impl Worker {
         let Some(request) = self.streams.get_mut(&output.request) else { return };
         let Some(sequence) = request.sequences.get_mut(output.index as usize) else { return };
         sequence.is_engine_done |= output.finish.is_some();
+        let was_ended = sequence.side.is_none();
         let mut is_client_gone = false;
         let events = &request.events;
         let mut send = |event| {
@@ -282,9 +292,12 @@ impl Worker {
                 sequence.drop_side();
             }
         }
+        let is_ended_now = !was_ended && sequence.side.is_none() && !sequence.is_engine_done;
         let is_over = request.sequences.iter().all(|sequence| sequence.side.is_none());
         if is_over || is_client_gone {
             self.remove(output.request);
+        } else if is_ended_now {
+            (self.on_abort)(Abort::Sequence(output.request, output.index));
         }
     }
 
@@ -294,7 +307,7 @@ impl Worker {
         self.num_open.fetch_sub(1, Ordering::Relaxed);
         request.sequences.iter_mut().for_each(Sequence::drop_side);
         if request.sequences.iter().any(|sequence| !sequence.is_engine_done) {
-            (self.on_abort)(id);
+            (self.on_abort)(Abort::Request(id));
         }
     }
 
@@ -326,7 +339,7 @@ impl Sequence {
         send: &mut dyn FnMut(StreamEvent),
     ) -> Option<bool> {
         match &mut self.side {
-            // A stop string ended it here; the engine goes on until the whole request is aborted.
+            // A stop string ended it here; what the engine had under way is dropped.
             None => Some(false),
             Some(Side::Broken) => None,
             Some(Side::Open(side)) => {

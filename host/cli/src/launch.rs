@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use tenon_backend::{Backend, KvDType, PrepareOptions, WeightMode};
 use tenon_chat::template::{ChatTemplate, TemplateTokens};
-use tenon_chat::worker::{OutputConfig, OutputWorkers};
+use tenon_chat::worker::{Abort, OutputConfig, OutputWorkers};
 use tenon_engine::{EngineConfig, StepOutput};
 use tenon_model::ArchChoice;
 use tenon_runner::handle::RunnerHandle;
@@ -139,10 +139,10 @@ fn start(
 ) -> Result<Started> {
     let runner_slot: Arc<OnceLock<RunnerHandle>> = Arc::default();
     let for_aborts = runner_slot.clone();
-    let on_abort = Arc::new(move |request| {
-        if let Some(runner) = for_aborts.get() {
-            runner.abort(request);
-        }
+    let on_abort = Arc::new(move |abort| match (for_aborts.get(), abort) {
+        (Some(runner), Abort::Request(id)) => RunnerHandle::abort(runner, id),
+        (Some(runner), Abort::Sequence(id, index)) => runner.abort_sequence(id, index),
+        (None, _) => {}
     });
     let output = OutputConfig { num_workers: output_workers, ..OutputConfig::default() };
     let workers = OutputWorkers::spawn(output, tokenizer.clone(), eos, on_abort)?;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tenon_chat::parser::{FaultKind, ParserFactory};
 use tenon_chat::stream::{Finished, ParserBinding, StreamEvent, StreamSpec};
-use tenon_chat::worker::{OutputConfig, OutputWorkers};
+use tenon_chat::worker::{Abort, OutputConfig, OutputWorkers};
 use tenon_engine::{EngineConfig, RequestId, SamplingParams};
 use tenon_runner::handle::{GenerateRequest, RunnerHandle};
 use tenon_runner::worker::{WorkerConfig, WorkerThread, spawn};
@@ -60,10 +60,10 @@ impl Server {
         let backend = Box::new(ScriptedBackend::new(script, NUM_BLOCKS, BLOCK_SIZE));
         let slot: Arc<OnceLock<RunnerHandle>> = Arc::default();
         let for_aborts = slot.clone();
-        let on_abort = Arc::new(move |id| {
-            if let Some(runner) = for_aborts.get() {
-                RunnerHandle::abort(runner, id);
-            }
+        let on_abort = Arc::new(move |abort| match (for_aborts.get(), abort) {
+            (Some(runner), Abort::Request(id)) => RunnerHandle::abort(runner, id),
+            (Some(runner), Abort::Sequence(id, index)) => runner.abort_sequence(id, index),
+            (None, _) => {}
         });
         let config = OutputConfig { num_workers: 2, ..OutputConfig::default() };
         let workers =

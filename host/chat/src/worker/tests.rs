@@ -30,7 +30,7 @@ fn tokenizer() -> Arc<Tokenizer> {
 struct Harness {
     workers: OutputWorkers,
     tokenizer: Arc<Tokenizer>,
-    aborted: mpsc::Receiver<RequestId>,
+    aborted: mpsc::Receiver<Abort>,
 }
 
 type Events = UnboundedReceiver<IndexedEvent>;
@@ -60,7 +60,7 @@ impl Harness {
     }
 
     /// Waits for the next request that the engine is told to abort.
-    fn next_abort(&self) -> RequestId {
+    fn next_abort(&self) -> Abort {
         self.aborted.recv_timeout(Duration::from_secs(30)).expect("a request is aborted")
     }
 
@@ -307,19 +307,19 @@ fn a_token_comes_before_its_text() {
 }
 
 #[test]
-fn a_stop_string_aborts_when_the_last_sequence_is_done() {
+fn a_stop_string_ends_its_sequence_and_the_last_one_the_request() {
     let harness = Harness::new(2);
     let mut events = harness.open(7, 2, &["STOP"], None);
     harness.say(7, 0, "one STOP two", None);
     assert_eq!(until_finished(&mut events, 0).0.content.as_deref(), Some("one "));
-    assert!(harness.aborted.try_recv().is_err(), "sequence 1 still runs");
+    assert_eq!(harness.next_abort(), Abort::Sequence(RequestId(7), 0), "sequence 1 still runs");
     harness.say(7, 0, "more", None);
     harness.say(7, 1, "other ST", None);
     harness.say(7, 1, "OP", None);
     let (message, finished) = until_finished(&mut events, 1);
     assert_eq!(message.content.as_deref(), Some("other "));
     assert_eq!(finished.num_output_tokens, 10);
-    assert_eq!(harness.next_abort(), RequestId(7));
+    assert_eq!(harness.next_abort(), Abort::Request(RequestId(7)));
     // What the engine had under way is ignored.
     harness.say(7, 1, "late", Some(FinishReason::Abort));
     assert!(next(&mut events).is_none());
@@ -331,7 +331,7 @@ fn a_stop_string_aborts_when_the_last_sequence_is_done() {
     harness.say(9, 0, "y", Some(FinishReason::Stop(EOS)));
     until_finished(&mut events, 0);
     until_finished(&mut whole, 0);
-    assert_eq!(harness.next_abort(), RequestId(8));
+    assert_eq!(harness.next_abort(), Abort::Request(RequestId(8)));
     harness.workers.shutdown();
     assert!(harness.aborted.try_recv().is_err());
 }
@@ -342,11 +342,11 @@ fn a_client_that_leaves_is_told_to_the_engine() {
     let mut closed = harness.open(1, 1, &[], None);
     harness.workers.close(RequestId(1));
     assert!(next(&mut closed).is_none());
-    assert_eq!(harness.next_abort(), RequestId(1));
+    assert_eq!(harness.next_abort(), Abort::Request(RequestId(1)));
     // Only a text shows that nobody reads.
     drop(harness.open(2, 1, &[], None));
     harness.say(2, 0, "x", None);
-    assert_eq!(harness.next_abort(), RequestId(2));
+    assert_eq!(harness.next_abort(), Abort::Request(RequestId(2)));
     harness.workers.close(RequestId(2));
     harness.workers.close(RequestId(77));
     harness.workers.shutdown();
@@ -418,7 +418,7 @@ fn a_fault_is_raw_text_or_the_end() {
     let error = finished.error.unwrap();
     assert!(error.contains("`fake` failed (trap)") && error.contains("required"), "{error}");
     assert_eq!((finished.finish, finished.fault), (Finish::Error, Some(trap())));
-    assert_eq!(harness.next_abort(), RequestId(2));
+    assert_eq!(harness.next_abort(), Abort::Request(RequestId(2)));
 
     let broken = || {
         let mut factory = FakeFactory::new();
@@ -433,7 +433,7 @@ fn a_fault_is_raw_text_or_the_end() {
     let mut events = harness.open(4, 1, &[], required(broken()));
     harness.say(4, 0, "H", None);
     assert_eq!(until_finished(&mut events, 0).1.finish, Finish::Error);
-    assert_eq!(harness.next_abort(), RequestId(4));
+    assert_eq!(harness.next_abort(), Abort::Request(RequestId(4)));
 
     // At the very end.
     let mut events = harness.open(5, 1, &[], required(failing(1, Failure::Trap)));
@@ -450,10 +450,10 @@ fn a_panic_ends_one_sequence() {
     let (_, finished) = until_finished(&mut events, 0);
     assert_eq!(finished.finish, Finish::Error);
     assert!(finished.error.unwrap().contains("see its log"));
-    assert!(harness.aborted.try_recv().is_err());
+    assert_eq!(harness.next_abort(), Abort::Sequence(RequestId(2), 0));
     harness.say(2, 1, "x", None);
     assert_eq!(until_finished(&mut events, 1).1.finish, Finish::Error);
-    assert_eq!(harness.next_abort(), RequestId(2));
+    assert_eq!(harness.next_abort(), Abort::Request(RequestId(2)));
     harness.say(1, 0, "fine", Some(FinishReason::Stop(EOS)));
     assert_eq!(until_finished(&mut other, 0).0.content.as_deref(), Some("fine"));
 }

@@ -12,7 +12,7 @@ use axum::response::Response;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tenon_chat::template::{ChatTemplate, TemplateTokens};
-use tenon_chat::worker::{OutputConfig, OutputWorkers};
+use tenon_chat::worker::{Abort, OnAbort, OutputConfig, OutputWorkers};
 use tenon_engine::{EngineConfig, EngineStats, RequestId};
 use tenon_runner::{GenerateRequest, RunnerHandle, SubmitError, WorkerConfig};
 use tenon_scripted::{Reply, Script, ScriptedBackend};
@@ -98,10 +98,10 @@ impl Setup {
         let backend = ScriptedBackend::new(script, engine.num_blocks, engine.block_size);
         let handle: Arc<OnceLock<RunnerHandle>> = Arc::default();
         let aborting = handle.clone();
-        let on_abort = Arc::new(move |id| {
-            if let Some(handle) = aborting.get() {
-                handle.abort(id);
-            }
+        let on_abort = Arc::new(move |abort| match (aborting.get(), abort) {
+            (Some(handle), Abort::Request(id)) => RunnerHandle::abort(handle, id),
+            (Some(handle), Abort::Sequence(id, index)) => handle.abort_sequence(id, index),
+            (None, _) => {}
         });
         let workers = workers(&tokenizer, on_abort);
         let delivering = workers.clone();
@@ -121,8 +121,10 @@ impl Setup {
         let (aborted, aborts) = channel();
         let aborted = Mutex::new(aborted);
         // The test may be over.
-        let on_abort = Arc::new(move |id| {
-            let _ = aborted.lock().unwrap().send(id);
+        let on_abort = Arc::new(move |abort| {
+            if let Abort::Request(id) = abort {
+                let _ = aborted.lock().unwrap().send(id);
+            }
         });
         let workers = workers(&tokenizer, on_abort);
         let engine =
@@ -159,10 +161,7 @@ impl Setup {
     }
 }
 
-fn workers(
-    tokenizer: &Arc<Tokenizer>,
-    on_abort: Arc<dyn Fn(RequestId) + Send + Sync>,
-) -> Arc<OutputWorkers> {
+fn workers(tokenizer: &Arc<Tokenizer>, on_abort: OnAbort) -> Arc<OutputWorkers> {
     let config = OutputConfig { num_workers: 2, max_requests: 1024 };
     let eos = tokenizer.end_tokens().to_vec();
     Arc::new(OutputWorkers::spawn(config, tokenizer.clone(), eos, on_abort).unwrap())
