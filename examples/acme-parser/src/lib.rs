@@ -5,8 +5,6 @@ use tenon_guest::{
     Call, CallFormat, CallReader, Declared, Family, Place, Rule, Step, export_parser, json, style,
 };
 
-const CLOSER: &str = "%% end";
-
 /// The format.
 pub struct Acme;
 
@@ -16,21 +14,21 @@ impl Declared for Acme {
         calls: Some(&CallFormat {
             openers: &["%% call "],
             place: Place::Anywhere,
+            reader: |_| Box::new(Lines::default()),
             bare: &[],
             again: &[],
             closers: &[],
             separators: "",
-            reader: |_| Box::new(Lines::default()),
         }),
         evidence: &[Rule::template(&["%% call "], &[])],
         ..Family::named("acme", "0.1.0", "calls as blocks of KEY = VALUE lines")
     };
 }
+export_parser!(Acme);
 
 #[derive(Default)]
 struct Lines {
-    name: Option<String>,
-    num_pairs: usize,
+    name: String,
     is_begun: bool,
     num_scanned: usize, // bytes of the next line in which there is no newline
 }
@@ -40,22 +38,21 @@ impl CallReader for Lines {
         let mut used = 0;
         loop {
             let rest = &text[used..];
-            if self.name.is_some() && rest.starts_with(CLOSER) {
+            if !self.name.is_empty() && rest.starts_with("%% end") {
                 self.begin(call);
                 call.args("}");
                 call.end();
-                return Step::Closed(used + CLOSER.len());
+                return Step::Closed(used + "%% end".len());
             }
-            let Some(len) = rest[self.num_scanned..].find('\n') else {
+            let Some(at) = rest[self.num_scanned..].find('\n') else {
                 self.num_scanned = rest.len();
                 return Step::More(used);
             };
-            let len = self.num_scanned + len;
+            let len = std::mem::take(&mut self.num_scanned) + at;
             if !self.line(rest[..len].trim(), call) {
                 call.end(); // nothing, unless a call has begun
                 return if self.is_begun { Step::Done(used) } else { Step::Fail };
             }
-            self.num_scanned = 0;
             used += len + 1;
         }
     }
@@ -64,30 +61,26 @@ impl CallReader for Lines {
 impl Lines {
     /// Takes a whole line; is it one of a call?
     fn line(&mut self, line: &str, call: &mut Call<'_>) -> bool {
-        if self.name.is_none() {
-            self.name = Some(line.to_string());
-            return !line.is_empty() && !line.contains(char::is_whitespace);
+        if self.name.is_empty() {
+            self.name = line.to_string();
+            return line.split_whitespace().count() == 1;
         }
         let Some((key, value)) = line.split_once('=') else { return line.is_empty() };
-        let (key, value) = (key.trim(), value.trim());
-        if key.is_empty() || !json::is_value(value) {
-            return false;
+        let is_pair = !key.trim().is_empty() && json::is_value(value.trim());
+        if is_pair {
+            let comma = if self.is_begun { ", " } else { "" };
+            self.begin(call);
+            call.args(&format!("{comma}{}: {}", json::quoted(key.trim()), value.trim()));
         }
-        self.begin(call);
-        let comma = if self.num_pairs > 0 { ", " } else { "" };
-        call.args(&format!("{comma}{}: {value}", json::quoted(key)));
-        self.num_pairs += 1;
-        true
+        is_pair
     }
 
     /// The commit: from here on the call exists.
     fn begin(&mut self, call: &mut Call<'_>) {
         if !self.is_begun {
-            call.begin(self.name.as_deref().unwrap_or_default(), None);
-            call.args("{");
             self.is_begun = true;
+            call.begin(&self.name, None);
+            call.args("{");
         }
     }
 }
-
-export_parser!(Acme);

@@ -1,5 +1,5 @@
 //! The command line: one tree of flags. Names follow vLLM where the meaning is the same; each flag
-//! of `serve` has an environment variable `TENON_…`.
+//! of `serve` that takes a value has an environment variable `TENON_…`.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -196,7 +196,7 @@ pub enum ExtensionCommand {
         /// The crate's directory
         #[arg(default_value = ".")]
         dir: PathBuf,
-        /// Where to write [default: target/NAME.wasm of its workspace]
+        /// Where to write [default: extension/NAME.wasm in cargo's target directory]
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
     },

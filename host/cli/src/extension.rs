@@ -162,7 +162,9 @@ fn list(client: &Client) -> Result<()> {
         let text = |key: &str| record[key].as_str().unwrap_or_default().to_owned();
         let bound = record["bound"].as_array().into_iter().flatten().filter_map(Value::as_str);
         let bound = bound.collect::<Vec<_>>().join(",");
-        println!("{:16} {:20} {} {bound}", text("name"), text("source"), text("digest"));
+        let is_builtin = record["builtin"].as_bool().unwrap_or_default();
+        let source = if is_builtin { "built in" } else { "uploaded" };
+        println!("{:16} {source:9} {} {bound}", text("name"), text("digest"));
     }
     Ok(())
 }
