@@ -175,8 +175,8 @@ class Upload(unittest.TestCase):
         self.assertTrue(body["digest"].startswith("sha256:"))
         status, _, body = server.admin("PUT", "/v1/extensions/acme/bind", {"model": "scripted"})
         self.assertEqual(status, 200, body)
-        new = whole(client.chat.completions.create(**ask("go"), tools=TOOLS, max_tokens=400))
         print(f"upload to served: {(time.monotonic() - start) * 1000:.0f} ms", end=" ")
+        new = whole(client.chat.completions.create(**ask("go"), tools=TOOLS, max_tokens=400))
         self.assertTrue(thread.is_alive() or old, "the old stream must span the upload")
 
         [call] = new["tool_calls"]

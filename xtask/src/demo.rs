@@ -11,7 +11,8 @@ use crate::{guests, models, python, shell};
 pub fn run(args: &[String]) -> Result<()> {
     let options = Options::parse(args)?;
     guests::run(guests::Profile::Release)?;
-    shell::run(shell::cargo().args(["build", "--locked", "--release", "--package", "tenon"]))?;
+    let args = ["build", "--locked", "--release", "--package", "tenon", "--package"];
+    shell::run(shell::cargo().args(args).args(["tenon-extensions", "--bins"]))?;
     let model = match options.model {
         Some(path) => path,
         None => models::SMOLLM2.ensure()?,

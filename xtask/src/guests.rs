@@ -159,13 +159,16 @@ fn imports(component: &[u8]) -> Result<Vec<String>> {
 
 /// Runs each component's `describe` in the sandbox host: `{file name: descriptor}`.
 fn describe(profile: Profile, files: &[PathBuf]) -> Result<BTreeMap<String, serde_json::Value>> {
+    // All that the caller builds afterwards, so that the sandbox's compiler, which takes minutes,
+    // is built once and with the same features. The server itself is then built again, with what
+    // is described here.
     let mut cargo = shell::cargo();
-    cargo.args(["build", "--locked", "--profile", profile.name()]);
+    cargo.args(["build", "--locked", "--profile", profile.name()]).env("TENON_BOOTSTRAP", "1");
     match profile {
-        // All but what embeds the components, with the features that the tests are built with:
-        // the sandbox's compiler takes minutes to build and is built once.
-        Profile::Ci => cargo.args(["--workspace", "--exclude", "tenon", "--all-targets"]),
-        Profile::Release => cargo.args(["--package", "tenon-extensions", "--bin", DESCRIBE]),
+        Profile::Ci => cargo.args(["--workspace", "--all-targets"]),
+        Profile::Release => {
+            cargo.args(["--package", "tenon", "--package", "tenon-extensions", "--bins"])
+        }
     };
     shell::run(&mut cargo)?;
     let text = shell::output(shell::cmd(shell::binary(profile.name(), DESCRIBE)).args(files))?;
