@@ -25,10 +25,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "tenon-text",
         ],
     ),
-    (
-        "tenon-server",
-        &["tenon-chat", "tenon-engine", "tenon-registry", "tenon-runner", "tenon-text"],
-    ),
+    ("tenon-server", &["tenon-chat", "tenon-engine", "tenon-runner", "tenon-text"]),
     ("tenon-chat", &["tenon-engine", "tenon-text"]),
     ("tenon-runner", &["tenon-backend", "tenon-engine", "tenon-model", "tenon-text"]),
     ("tenon-model", &["tenon-backend"]),
@@ -53,6 +50,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
 const ONLY_IN: &[(&str, &[&str])] = &[
     ("wasmtime", &["tenon-extensions"]),
     ("axum", &["tenon-server"]),
+    ("hyper", &["tenon-server"]),
+    ("hyper-util", &["tenon-server"]),
     ("memmap2", &["tenon-model"]),
     ("safetensors", &["tenon-model"]),
     ("tokenizers", &["tenon-text"]),
