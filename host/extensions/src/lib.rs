@@ -1,8 +1,8 @@
 //! The sandbox host: admission, compilation, stores and limits of WebAssembly components.
 //!
 //! The only crate that knows wasmtime. Bytes come in through [`ExtensionHost::admit`]; what comes
-//! out is a [`Parser`], which `chat` drives through its own traits. A guest can read, stall or
-//! crash nothing but its own stream.
+//! out is a [`Parser`], which `chat` drives through its own traits. A guest can read or crash
+//! nothing but its own stream, and holds up its thread no longer than its deadline.
 
 mod aot;
 mod breaker;

@@ -1,7 +1,7 @@
 //! Extension blobs by content address, names with versions, and which model uses which name.
 //!
-//! Kept on disk or, without a directory, in memory. Used by `server` and `cli`; knows nothing of
-//! WebAssembly: what is put here was admitted before.
+//! Kept on disk or, without a directory, in memory. Used by `cli`; knows nothing of WebAssembly:
+//! what is put here was admitted before.
 
 mod error;
 mod index;
