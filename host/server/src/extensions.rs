@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, Query, Request, State};
+use axum::extract::{Query, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
@@ -14,6 +14,7 @@ use crate::body::{read_json, read_wasm};
 use crate::chat::on_blocking_thread;
 use crate::error::ApiError;
 use crate::extension_api::{ExtensionError, ExtensionRecord, Extensions};
+use crate::path_name::PathName;
 use crate::state::ServerState;
 use crate::wire::fields::Fields;
 
@@ -32,7 +33,8 @@ pub(crate) async fn upload(
     query: Result<Query<UploadQuery>, axum::extract::rejection::QueryRejection>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let Query(query) = query.map_err(|e| ApiError::invalid("name", e.body_text()))?;
+    let Query(query) = query
+        .map_err(|_| ApiError::invalid("name", "`name` is not in the query once; send it once"))?;
     if let Some(name) = &query.name {
         check_name(name)?;
     }
@@ -55,7 +57,7 @@ pub(crate) async fn list(State(state): State<Arc<ServerState>>) -> Result<Json<V
 /// `GET /v1/extensions/{name}`
 pub(crate) async fn describe(
     State(state): State<Arc<ServerState>>,
-    Path(name): Path<String>,
+    PathName(name): PathName,
 ) -> Result<Json<ExtensionRecord>, ApiError> {
     call(&state, move |e| e.describe(&name)).await.map(Json)
 }
@@ -63,7 +65,7 @@ pub(crate) async fn describe(
 /// `PUT /v1/extensions/{name}/bind` with `{"model": …}`; no model means the served one.
 pub(crate) async fn bind(
     State(state): State<Arc<ServerState>>,
-    Path(name): Path<String>,
+    PathName(name): PathName,
     request: Request,
 ) -> Result<Json<ExtensionRecord>, ApiError> {
     let mut fields = read_fields(&state, request).await?;
@@ -77,7 +79,7 @@ pub(crate) async fn bind(
 /// `POST /v1/extensions/{name}/activate` with `{"digest": "sha256:…"}`
 pub(crate) async fn activate(
     State(state): State<Arc<ServerState>>,
-    Path(name): Path<String>,
+    PathName(name): PathName,
     request: Request,
 ) -> Result<Json<ExtensionRecord>, ApiError> {
     let mut fields = read_fields(&state, request).await?;
@@ -95,7 +97,7 @@ pub(crate) async fn activate(
 /// `POST /v1/extensions/{name}/rollback`
 pub(crate) async fn rollback(
     State(state): State<Arc<ServerState>>,
-    Path(name): Path<String>,
+    PathName(name): PathName,
 ) -> Result<Json<ExtensionRecord>, ApiError> {
     let record = call(&state, move |e| e.rollback(&name)).await?;
     tracing::info!(name = record.name, digest = record.digest, "extension rolled back");
@@ -105,7 +107,7 @@ pub(crate) async fn rollback(
 /// `DELETE /v1/extensions/{name}`
 pub(crate) async fn delete(
     State(state): State<Arc<ServerState>>,
-    Path(name): Path<String>,
+    PathName(name): PathName,
 ) -> Result<Json<Value>, ApiError> {
     let deleted = name.clone();
     call(&state, move |e| e.delete(&name)).await?;

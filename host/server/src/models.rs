@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use serde_json::{Value, json};
 
 use crate::error::ApiError;
+use crate::path_name::PathName;
 use crate::state::{ModelCard, ServerState};
 use crate::wire::fields::Fields;
 
@@ -21,7 +22,7 @@ pub(crate) async fn list(State(state): State<Arc<ServerState>>) -> Json<Value> {
 /// One of them. Names may hold slashes.
 pub(crate) async fn one(
     State(state): State<Arc<ServerState>>,
-    Path(name): Path<String>,
+    PathName(name): PathName,
 ) -> Result<Json<Value>, ApiError> {
     if !state.model.is_named(&name) {
         return Err(not_found(&state.model, name));

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use serde::Serialize;
 use serde_json::Value;
 use tenon_chat::choose::find_style;
@@ -20,6 +20,7 @@ use tenon_chat::parser::{
 use crate::body::read_json;
 use crate::chat::on_blocking_thread;
 use crate::error::ApiError;
+use crate::path_name::PathName;
 use crate::state::ServerState;
 use crate::wire::fields::Fields;
 use crate::wire::tools::Tools;
@@ -58,7 +59,7 @@ struct Fault {
 /// The route.
 pub(crate) async fn parse(
     State(state): State<Arc<ServerState>>,
-    Path(name): Path<String>,
+    PathName(name): PathName,
     request: Request,
 ) -> Result<Json<Value>, ApiError> {
     let body = read_json(request, state.config.max_body_bytes).await?;
@@ -150,6 +151,7 @@ impl Run {
 fn pieces(text: &str, fields: &mut Fields) -> Result<Vec<String>, ApiError> {
     let cuts = fields.take::<Vec<usize>>("cuts")?;
     let chunk = fields.take::<usize>("chunk")?;
+    let param = if cuts.is_some() { "cuts" } else { "chunk" };
     let cuts = match (cuts, chunk) {
         (Some(_), Some(_)) => {
             return Err(ApiError::invalid("chunk", "`chunk` and `cuts` exclude each other"));
@@ -162,8 +164,8 @@ fn pieces(text: &str, fields: &mut Fields) -> Result<Vec<String>, ApiError> {
         (None, None) => Vec::new(),
     };
     if cuts.len() >= MAX_PIECES {
-        let message = format!("the text is cut into more than {MAX_PIECES} pieces; cut it less");
-        return Err(ApiError::invalid("cuts", message));
+        let message = format!("`{param}` cuts the text into more than {MAX_PIECES} pieces");
+        return Err(ApiError::invalid(param, message));
     }
     let mut pieces = Vec::with_capacity(cuts.len() + 1);
     let mut start = 0;
@@ -209,6 +211,16 @@ mod tests {
             json!({"cuts": [1], "chunk": 1}),
         ] {
             assert!(cut("añb", bad.clone()).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn too_many_pieces_name_the_field_that_was_sent() {
+        let text = "a".repeat(MAX_PIECES + 1);
+        let all: Vec<usize> = (1..=MAX_PIECES).collect();
+        for (field, body) in [("chunk", json!({"chunk": 1})), ("cuts", json!({"cuts": all}))] {
+            let error = cut(&text, body).unwrap_err();
+            assert_eq!(error.body()["error"]["param"], field);
         }
     }
 }

@@ -21,7 +21,7 @@ const MAX_CONNECTIONS: usize = 8192;
 /// A request's head must arrive within this time, an idle connection ends after it.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// After requests were told to end, how long their last bytes may take.
-const END_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// After an accept that failed (out of file descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -34,7 +34,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// # Errors
 /// A panic of the accept loop.
 pub async fn serve(
-    listener: TcpListener,
+    listener: Arc<TcpListener>,
     state: Arc<ServerState>,
     shutdown: impl Future<Output = ()>,
 ) -> std::io::Result<()> {
@@ -64,7 +64,11 @@ pub async fn serve(
 }
 
 /// Accepts until closed, then waits for the connections.
-async fn accept(listener: TcpListener, router: Router, closed: watch::Receiver<bool>) {
+pub(crate) async fn accept(
+    listener: Arc<TcpListener>,
+    router: Router,
+    closed: watch::Receiver<bool>,
+) {
     let mut closing = closed.clone();
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();

@@ -170,6 +170,9 @@ impl Streaming {
             include_usage: Option<bool>,
             continuous_usage_stats: Option<bool>,
         }
+        if !options.is_object() {
+            return Err(ApiError::invalid("stream_options", "`stream_options` must be an object"));
+        }
         let options: Options = decode("stream_options", options)?;
         if options.continuous_usage_stats == Some(true) {
             return Err(ApiError::unsupported(

@@ -69,10 +69,29 @@ async fn refused_uploads() {
     let answer = call(&server, "POST", path, vec![b'a'; 101]).await;
     assert_eq!((answer.status.as_u16(), answer.error_param()), (413, Value::Null));
     assert_eq!(call(&server, "POST", path, "").await.status, 400);
-    let answer = call(&server, "POST", "/v1/extensions?name=..%2Fx", "wasm").await;
-    assert_eq!((answer.status.as_u16(), answer.error_param()), (400, json!("name")));
+    for query in ["name=..%2Fx", "name=a&name=b", "name="] {
+        let answer = call(&server, "POST", &format!("{path}?{query}"), "wasm").await;
+        assert_eq!((answer.status.as_u16(), answer.error_param()), (400, json!("name")));
+    }
     let answer = call(&server, "PUT", "/v1/extensions/fake/bind", "{\"model\": \"x\"}").await;
     assert_eq!((answer.status.as_u16(), answer.error_param()), (404, json!("model")));
+}
+
+#[tokio::test]
+async fn names_that_are_no_text() {
+    let server = server();
+    for (method, path) in [
+        ("GET", "/v1/extensions/%ff"),
+        ("DELETE", "/v1/extensions/%ff"),
+        ("PUT", "/v1/extensions/%ff/bind"),
+        ("POST", "/v1/extensions/%ff/parse"),
+        ("GET", "/v1/models/%ff"),
+    ] {
+        let answer = call(&server, method, path, "{}").await;
+        assert_eq!((answer.status.as_u16(), answer.error_param()), (400, json!("name")), "{path}");
+    }
+    let answer = call(&server, "GET", "/v1/extensions/a%00%2Fb", "").await;
+    assert_eq!((answer.status.as_u16(), answer.error_param()), (404, Value::Null));
 }
 
 #[tokio::test]

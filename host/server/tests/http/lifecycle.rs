@@ -1,5 +1,6 @@
 //! Overload, clients that leave, and the end of the server.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -143,7 +144,8 @@ async fn serve(server: &Server) -> Serving {
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
     let shutdown = async move { drop(stopped.await) };
-    let task = tokio::spawn(tenon_server::serve(listener, server.state.clone(), shutdown));
+    let task =
+        tokio::spawn(tenon_server::serve(Arc::new(listener), server.state.clone(), shutdown));
     Serving { address, stop, task }
 }
 
