@@ -4,7 +4,8 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::builder::{NonEmptyStringValueParser, RangedU64ValueParser};
+use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 
 /// Serve language models; tool-call and reasoning parsers are sandboxed components.
 #[derive(Debug, Parser)]
@@ -86,12 +87,14 @@ pub struct ModelArgs {
     pub kv_cache_dtype: KvDTypeArg,
     /// Longest sequence, prompt and output together [default: the model's own, at most 8192]
     #[arg(long, value_name = "TOKENS", env = "TENON_MAX_MODEL_LEN")]
+    #[arg(value_parser = value_parser!(u32).range(1..))]
     pub max_model_len: Option<u32>,
     /// Worker threads [default: the cores that this process may use]
-    #[arg(long, value_name = "N", env = "TENON_THREADS")]
+    #[arg(long, value_name = "N", env = "TENON_THREADS", value_parser = between(1, 1024))]
     pub threads: Option<usize>,
     /// KV slots in a block
     #[arg(long, value_name = "N", default_value_t = 16, env = "TENON_BLOCK_SIZE")]
+    #[arg(value_parser = between(1, 4096))]
     pub block_size: usize,
     /// Memory for keys and values [default: room for 4 sequences of the longest length, at most
     /// a quarter of the free memory]
@@ -99,9 +102,11 @@ pub struct ModelArgs {
     pub kv_cache_memory_bytes: Option<usize>,
     /// Most sequences that run at once
     #[arg(long, value_name = "N", default_value_t = 64, env = "TENON_MAX_NUM_SEQS")]
+    #[arg(value_parser = between(1, 1 << 16))]
     pub max_num_seqs: usize,
     /// Most tokens in one step, prefill and decode together
     #[arg(long, value_name = "N", default_value_t = 512, env = "TENON_MAX_NUM_BATCHED_TOKENS")]
+    #[arg(value_parser = between(1, 1 << 20))]
     pub max_num_batched_tokens: usize,
     /// Do not reuse the keys and values of equal prompt beginnings
     #[arg(long)]
@@ -126,9 +131,12 @@ pub struct ServeArgs {
     pub port: u16,
     /// The name that clients use [default: the file's]
     #[arg(long, value_name = "NAME", env = "TENON_SERVED_MODEL_NAME")]
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub served_model_name: Option<String>,
     /// Clients must send this key; may be given several times
+    // An empty one is refused: the server of a script whose variable is unset would be open.
     #[arg(long, value_name = "KEY", env = "TENON_API_KEY", hide_env_values = true)]
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub api_key: Vec<String>,
     /// Key for the extension routes; without it they answer 403
     #[arg(long, value_name = "KEY", env = "TENON_ADMIN_KEY", hide_env_values = true)]
@@ -153,12 +161,15 @@ pub struct ServeArgs {
     pub cache_dir: Option<PathBuf>,
     /// Most requests that wait; more are answered 429
     #[arg(long, value_name = "N", default_value_t = 256, env = "TENON_MAX_QUEUED_REQUESTS")]
+    #[arg(value_parser = between(0, 1 << 20))]
     pub max_queued_requests: usize,
     /// Largest request body
     #[arg(long, value_name = "BYTES", default_value_t = 8 << 20, env = "TENON_MAX_BODY_BYTES")]
+    #[arg(value_parser = between(1, 1 << 32))]
     pub max_body_bytes: usize,
     /// Threads that turn tokens into text and run parsers
     #[arg(long, value_name = "N", default_value_t = 2, env = "TENON_OUTPUT_WORKERS")]
+    #[arg(value_parser = between(1, 256))]
     pub output_workers: usize,
     /// Seconds that running requests get on SIGTERM
     #[arg(long, value_name = "SECONDS", default_value_t = 30, env = "TENON_SHUTDOWN_TIMEOUT")]
@@ -178,7 +189,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
     /// 0 is greedy
-    #[arg(long, default_value_t = 0.7)]
+    #[arg(long, default_value_t = 0.7, allow_negative_numbers = true)]
     pub temperature: f32,
     /// Longest answer
     #[arg(long, value_name = "TOKENS", default_value_t = 512)]
@@ -250,4 +261,38 @@ pub struct DoctorArgs {
     /// Machine-readable
     #[arg(long)]
     pub json: bool,
+}
+
+/// A number from `low` to `high`: clap's refusal names the flag and both.
+fn between(low: u64, high: u64) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(low..=high)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn flags_out_of_range_are_refused_by_name() {
+        let max = u64::MAX.to_string();
+        for (flag, value) in [
+            ("--block-size", "0"),
+            ("--block-size", &max),
+            ("--threads", "0"),
+            ("--max-model-len", "0"),
+            ("--max-num-seqs", "0"),
+            ("--max-num-batched-tokens", "0"),
+            ("--max-queued-requests", &max),
+            ("--max-body-bytes", "0"),
+            ("--output-workers", "0"),
+            ("--output-workers", "100000"),
+            ("--served-model-name", ""),
+            ("--api-key", ""),
+        ] {
+            let error = Cli::try_parse_from(["tenon", "serve", "m", flag, value]).unwrap_err();
+            assert!(error.to_string().contains(flag), "{flag} {value}: {error}");
+        }
+        Cli::try_parse_from(["tenon", "serve", "m", "--max-queued-requests", "0"]).unwrap();
+    }
 }

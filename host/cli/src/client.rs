@@ -40,10 +40,11 @@ impl Client {
         self.read(request.call())
     }
 
-    /// POST of bytes; the body as JSON.
-    pub fn post(&self, path: &str, content_type: &str, body: &[u8]) -> Result<Value> {
+    /// POST of a component, under a name if one is given; the answer as JSON.
+    pub fn upload(&self, path: &str, name: Option<&str>, body: &[u8]) -> Result<Value> {
         let request = self.agent.post(format!("{}{path}", self.url));
-        self.send(request, content_type, body)
+        let request = request.query_pairs(name.map(|name| ("name", name)));
+        self.send(request, "application/wasm", body)
     }
 
     /// PUT of JSON; the body as JSON.
@@ -65,12 +66,27 @@ impl Client {
         self.read(request.send(body))
     }
 
+    /// A request without an answer, and what to do about it.
+    fn explain(&self, error: ureq::Error) -> anyhow::Error {
+        use std::io::ErrorKind::{BrokenPipe, ConnectionReset};
+        let url = &self.url;
+        let message = match &error {
+            ureq::Error::Http(_) | ureq::Error::BadUri(_) => {
+                format!("cannot ask `{url}`; check --url and --admin-key")
+            }
+            ureq::Error::Io(io) if matches!(io.kind(), BrokenPipe | ConnectionReset) => {
+                format!("`{url}` closed the connection; is the file too large for it?")
+            }
+            _ => format!("cannot reach `{url}`; is the server running?"),
+        };
+        anyhow::Error::new(error).context(message)
+    }
+
     fn read(
         &self,
         response: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
     ) -> Result<Value> {
-        let mut response = response
-            .with_context(|| format!("cannot reach `{}`; is the server running?", self.url))?;
+        let mut response = response.map_err(|error| self.explain(error))?;
         let status = response.status();
         let text = response.body_mut().read_to_string().context("the answer broke off")?;
         let value: Value = serde_json::from_str(&text).unwrap_or(Value::String(text));

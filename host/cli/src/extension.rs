@@ -41,7 +41,8 @@ fn build(dir: &Path, output: Option<&Path>) -> Result<()> {
     metadata.args(["metadata", "--format-version", "1", "--no-deps", "--manifest-path"]);
     let metadata = metadata.arg(&manifest).output().context("cannot start `cargo`")?;
     if !metadata.status.success() {
-        bail!("{}", String::from_utf8_lossy(&metadata.stderr).trim());
+        let said = String::from_utf8_lossy(&metadata.stderr);
+        bail!("{}", said.trim().trim_start_matches("error: "));
     }
     let metadata: Value = serde_json::from_slice(&metadata.stdout)?;
     let package = package_at(&metadata, &manifest)?;
@@ -145,8 +146,7 @@ fn progress_bar(len: u64) -> ProgressBar {
 
 fn push(client: &Client, path: &Path, name: Option<&str>, bind: Option<&str>) -> Result<()> {
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let query = name.map(|name| format!("?name={name}")).unwrap_or_default();
-    let record = client.post(&format!("/v1/extensions{query}"), "application/wasm", &bytes)?;
+    let record = client.upload("/v1/extensions", name, &bytes)?;
     let name = record["name"].as_str().context("the answer has no name")?.to_owned();
     println!("{name} {}", record["digest"].as_str().unwrap_or_default());
     if let Some(model) = bind {

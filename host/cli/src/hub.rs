@@ -27,6 +27,8 @@ struct Installed {
 
 /// How a model's evidence is looked at when a style is chosen.
 pub struct ModelEvidence {
+    /// Its served name. Bindings of other models stay on disk, for a server of theirs.
+    pub name: String,
     /// Chat template source.
     pub template: Option<String>,
     /// Is this text one token of the vocabulary?
@@ -103,10 +105,7 @@ impl Hub {
                 tracing::warn!(extension = extension.name, %error, "left out");
                 continue;
             }
-            for model in extension.bound {
-                hub.bind_installed(&extension.name, &model, None)
-                    .map_err(|error| anyhow::anyhow!("{error}"))?;
-            }
+            hub.rebind(&extension.name).map_err(|error| anyhow::anyhow!("{error}"))?;
         }
         Ok(hub)
     }
@@ -166,9 +165,15 @@ impl Hub {
         Ok(())
     }
 
-    /// Gives every model that uses `name` its new version, from the next request on.
+    /// Gives every model that uses `name` its new version, from the next request on. The disk
+    /// knows of a binding whose upload was left out at the start.
     fn rebind(&self, name: &str) -> Result<(), ExtensionError> {
-        for model in self.models_of(name) {
+        let mut models = self.models_of(name);
+        let served = &self.evidence.name;
+        if self.registry.bound(served).as_deref() == Some(name) && !models.contains(served) {
+            models.push(served.clone());
+        }
+        for model in models {
             let old = self.bound(&model).and_then(|bound| bound.style);
             let descriptor = self.resolve(name)?.descriptor().clone();
             let keeps =
@@ -195,28 +200,27 @@ impl Hub {
             i.descriptor.name == name || i.descriptor.aliases.iter().any(|alias| alias == name)
         };
         let found = installed.iter().find(|(_, i)| is_meant(i)).map(|(key, _)| key.clone());
-        found.ok_or_else(|| ExtensionError::Unknown {
-            name: name.to_owned(),
-            installed: installed.keys().cloned().collect(),
-        })
+        found.ok_or_else(|| unknown(name, &installed))
     }
 
-    /// Checks that `name` was uploaded: built-in parsers have no versions.
-    fn uploaded(&self, name: &str) -> Result<String, ExtensionError> {
-        let name = self.canonical(name)?;
-        if self.read_installed().get(&name).is_some_and(|i| i.builtin.is_some()) {
+    /// Checks that an upload has this very name, even one that was left out at the start: what
+    /// changes or deletes an upload does not go by aliases. Built-in parsers have no versions.
+    fn check_uploaded(&self, name: &str) -> Result<(), ExtensionError> {
+        if self.registry.describe(name).is_ok() {
+            return Ok(());
+        }
+        let installed = self.read_installed();
+        if installed.contains_key(name) {
             let message = format!("`{name}` is built in and has no versions; upload one first");
             return Err(ExtensionError::Conflict(message));
         }
-        Ok(name)
+        Err(unknown(name, &installed))
     }
 
     fn record(&self, name: &str) -> Result<ExtensionRecord, ExtensionError> {
-        let installed = self.read_installed().get(name).cloned();
-        let installed = installed.ok_or_else(|| ExtensionError::Unknown {
-            name: name.to_owned(),
-            installed: self.read_installed().keys().cloned().collect(),
-        })?;
+        let all = self.read_installed();
+        let installed = all.get(name).cloned().ok_or_else(|| unknown(name, &all))?;
+        drop(all);
         let mut versions = vec![installed.digest.clone()];
         if installed.builtin.is_none() {
             let extension = self.registry.describe(name).map_err(from_registry)?;
@@ -304,41 +308,42 @@ impl Extensions for Hub {
 
     fn activate(&self, name: &str, digest: &str) -> Result<ExtensionRecord, ExtensionError> {
         let _changing = self.change();
-        let name = self.uploaded(name)?;
-        self.registry.activate(&name, digest).map_err(from_registry)?;
-        self.install(&name)?;
-        self.rebind(&name)?;
-        self.record(&name)
+        self.check_uploaded(name)?;
+        self.registry.activate(name, digest).map_err(from_registry)?;
+        self.install(name)?;
+        self.rebind(name)?;
+        self.record(name)
     }
 
     fn rollback(&self, name: &str) -> Result<ExtensionRecord, ExtensionError> {
         let _changing = self.change();
-        let name = self.uploaded(name)?;
-        self.registry.rollback(&name).map_err(from_registry)?;
-        self.install(&name)?;
-        self.rebind(&name)?;
-        self.record(&name)
+        self.check_uploaded(name)?;
+        self.registry.rollback(name).map_err(from_registry)?;
+        self.install(name)?;
+        self.rebind(name)?;
+        self.record(name)
     }
 
     fn delete(&self, name: &str) -> Result<(), ExtensionError> {
         let _changing = self.change();
-        let name = self.uploaded(name)?;
-        let models = self.models_of(&name);
+        self.check_uploaded(name)?;
+        let models = self.models_of(name);
         // An upload over a built-in parser gives way to it again.
-        let below = self.builtin.get(&name).map(Installed::builtin);
+        let below = self.builtin.get(name).map(Installed::builtin);
         if !models.is_empty() && below.is_none() {
             let message = format!("`{name}` is bound to {}; bind another first", models.join(", "));
             return Err(ExtensionError::Conflict(message));
         }
-        for model in &models {
-            self.registry.unbind(model).map_err(from_registry)?;
+        // Models that this server does not serve are not asked: nobody could bind them elsewhere.
+        for model in self.registry.describe(name).map_err(from_registry)?.bound {
+            self.registry.unbind(&model).map_err(from_registry)?;
         }
-        self.registry.delete(&name).map_err(from_registry)?;
+        self.registry.delete(name).map_err(from_registry)?;
         match below {
-            Some(builtin) => self.write_installed().insert(name.clone(), builtin),
-            None => self.write_installed().remove(&name),
+            Some(builtin) => self.write_installed().insert(name.to_owned(), builtin),
+            None => self.write_installed().remove(name),
         };
-        self.rebind(&name)
+        self.rebind(name)
     }
 
     fn resolve(&self, name: &str) -> Result<Factory, ExtensionError> {
@@ -367,6 +372,13 @@ impl Extensions for Hub {
     fn bound(&self, model: &str) -> Option<BoundParser> {
         let bindings = self.bindings.read().unwrap_or_else(PoisonError::into_inner);
         bindings.get(model).map(|(_, bound)| bound.clone())
+    }
+}
+
+fn unknown(name: &str, installed: &BTreeMap<String, Installed>) -> ExtensionError {
+    ExtensionError::Unknown {
+        name: name.to_owned(),
+        installed: installed.keys().cloned().collect(),
     }
 }
 

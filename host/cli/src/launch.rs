@@ -194,7 +194,15 @@ fn scripted_source(args: &ModelArgs, path: &Path) -> Result<Source> {
         None => {
             let tokenizer = file.tokenizer()?;
             let eos = tokenizer.token_id(&file.header.eos).context("`eos` is no token")?;
-            (tokenizer, Some(file.header.chat_template.clone()), vec![eos])
+            if let Some(spec) = &args.arch_spec {
+                bail!("--arch-spec is `{}`, but no MODEL is given; leave it out", spec.display());
+            }
+            let template = match &args.chat_template {
+                Some(path) => std::fs::read_to_string(path)
+                    .with_context(|| format!("cannot read the template `{}`", path.display()))?,
+                None => file.header.chat_template.clone(),
+            };
+            (tokenizer, Some(template), vec![eos])
         }
     };
     let eos = *ends.first().context("the vocabulary has no end-of-sequence token")?;
@@ -223,7 +231,6 @@ impl Sizes {
     fn new(args: &ModelArgs, source: &Source) -> Result<Sizes> {
         let asked = args.max_model_len.map(|len| len as usize);
         let max_model_len = asked.unwrap_or(source.max_position.min(DEFAULT_MAX_MODEL_LEN));
-        ensure!(args.block_size > 0, "--block-size is `0`; use 1 or more");
         if max_model_len > source.max_position {
             bail!(
                 "--max-model-len is `{max_model_len}`, but the model was made for {} tokens",
@@ -246,7 +253,14 @@ impl Sizes {
         let per_block = per_token * args.block_size;
         let per_sequence = max_model_len.div_ceil(args.block_size);
         let num_blocks = match args.kv_cache_memory_bytes {
-            Some(bytes) => bytes / per_block,
+            Some(bytes) => {
+                let free = memory_available()?;
+                ensure!(
+                    bytes <= free,
+                    "--kv-cache-memory-bytes is `{bytes}`, but {free} bytes are free; lower it"
+                );
+                bytes / per_block
+            }
             None => {
                 let most = memory_available()? / MAX_MEMORY_SHARE / per_block;
                 (DEFAULT_FULL_SEQUENCES * per_sequence).min(most)

@@ -29,8 +29,30 @@ fn main() -> std::process::ExitCode {
     match result {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", explain(&error));
             std::process::ExitCode::FAILURE
         }
+    }
+}
+
+/// An error and its causes in one line, each said once: many messages end with their cause's.
+fn explain(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !text.ends_with(&cause) {
+            text.push_str(if text.is_empty() { "" } else { ": " });
+            text.push_str(&cause);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn causes_are_said_once() {
+        let error = anyhow::anyhow!("no such file").context("cannot read `x`: no such file");
+        let text = super::explain(&error.context("cannot load `x`"));
+        assert_eq!(text, "cannot load `x`: cannot read `x`: no such file");
     }
 }

@@ -3,7 +3,7 @@
 use std::io::{BufRead, IsTerminal, Write};
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value, json};
 use tenon_chat::stream::{Finish, Finished, StreamEvent, StreamSpec};
 use tenon_engine::{RequestId, SamplingParams};
@@ -45,13 +45,14 @@ impl Chat<'_> {
             }
             eprintln!("type a message; /clear starts anew, end of input (Ctrl-D) leaves");
         }
+        let mut num_failed = 0;
         let mut lines = std::io::stdin().lock().lines();
         loop {
             if is_terminal {
                 eprint!("> ");
             }
             let Some(line) = lines.next().transpose().context("the input is no UTF-8")? else {
-                return Ok(());
+                break;
             };
             match line.trim() {
                 "" => {}
@@ -59,12 +60,16 @@ impl Chat<'_> {
                 text => {
                     if let Err(error) = self.turn(text) {
                         // The conversation goes on without what could not be answered.
-                        eprintln!("error: {error:#}");
+                        eprintln!("error: {}", crate::explain(&error));
                         self.messages.pop();
+                        num_failed += 1;
                     }
                 }
             }
         }
+        // A person saw it; a script must learn it.
+        ensure!(is_terminal || num_failed == 0, "{num_failed} messages have no answer");
+        Ok(())
     }
 
     /// One message and its answer.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use tenon_scripted::{Reply, Script};
 use tenon_text::{Bos, Specials, Tokenizer};
 
@@ -41,6 +42,9 @@ impl Default for Header {
     }
 }
 
+/// Longest step, in milliseconds: one runs before the server is ready.
+const MAX_STEP_MS: u64 = 60_000;
+
 /// ChatML; tools are listed before the messages.
 const DEFAULT_TEMPLATE: &str = "\
 {%- if tools %}<|im_start|>system\n<tools>\n{% for tool in tools %}{{ tool | tojson }}\n\
@@ -48,6 +52,38 @@ const DEFAULT_TEMPLATE: &str = "\
 {%- for message in messages %}<|im_start|>{{ message.role }}\n\
 {{ message.content }}<|im_end|>\n{% endfor %}\
 {%- if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+impl Header {
+    /// What the types do not say.
+    fn check(self) -> Result<Header> {
+        let specials = &self.special_tokens;
+        ensure!(
+            specials.contains(&self.eos),
+            "`eos` is `{}`, which is not in `special_tokens`",
+            self.eos
+        );
+        for (i, token) in specials.iter().enumerate() {
+            ensure!(!token.is_empty(), "`special_tokens[{i}]` is empty; write its text");
+            let is_new = !specials[..i].contains(token);
+            ensure!(is_new, "`special_tokens[{i}]` is `{token}` once more; leave it out");
+        }
+        ensure!(self.max_model_len > 0, "`max_model_len` is `0`; use 1 or more");
+        let step = self.step_ms;
+        ensure!(step <= MAX_STEP_MS, "`step_ms` is `{step}`; use at most {MAX_STEP_MS}");
+        Ok(self)
+    }
+}
+
+/// One line. The error's own line number would contradict the file's.
+fn parse<T: DeserializeOwned>(line: &str) -> Result<T> {
+    serde_json::from_str(line).map_err(|error| {
+        let text = error.to_string();
+        match text.rsplit_once(" at line 1 column ") {
+            Some((what, column)) => anyhow::anyhow!("{what} (column {column})"),
+            None => error.into(),
+        }
+    })
+}
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -77,10 +113,10 @@ impl ScriptFile {
                 continue;
             }
             if header.is_none() {
-                header = Some(serde_json::from_str(line).with_context(at)?);
+                header = Some(parse::<Header>(line).and_then(Header::check).with_context(at)?);
                 continue;
             }
-            let reply: ReplyLine = serde_json::from_str(line).with_context(at)?;
+            let reply: ReplyLine = parse(line).with_context(at)?;
             if reply.text.is_some() == reply.tokens.is_some() {
                 bail!("{}: a reply needs either `text` or `tokens`", at());
             }
@@ -93,11 +129,6 @@ impl ScriptFile {
     /// The byte-level tokenizer that the header describes.
     pub fn tokenizer(&self) -> Result<Tokenizer> {
         let header = &self.header;
-        ensure!(
-            header.special_tokens.contains(&header.eos),
-            "`eos` is `{}`, which is not in `special_tokens`",
-            header.eos
-        );
         // The first special token is the end of sequence.
         let mut specials = header.special_tokens.clone();
         specials.sort_by_key(|token| *token != header.eos);
@@ -124,5 +155,28 @@ impl ScriptFile {
         }
         let step_time = Duration::from_millis(self.header.step_ms);
         Ok(Script { token_bytes, eos, replies, step_time })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn bad_headers_name_the_field() {
+        for (header, says) in [
+            (r#"{"eos": "x"}"#, "`eos` is `x`"),
+            (r#"{"special_tokens": ["<|im_end|>", ""]}"#, "`special_tokens[1]`"),
+            (r#"{"special_tokens": ["<|im_end|>", "<|im_end|>"]}"#, "`special_tokens[1]`"),
+            (r#"{"max_model_len": 0}"#, "`max_model_len`"),
+            (r#"{"step_ms": 60001}"#, "`step_ms`"),
+            (r#"{"step": 1}"#, "unknown field `step`"),
+            (r#"{"eos": 1}"#, "(column 9)"),
+        ] {
+            let error = parse::<Header>(header).and_then(Header::check).unwrap_err().to_string();
+            assert!(error.contains(says) && !error.contains("line 1"), "{header}: {error}");
+        }
+        parse::<Header>("{}").and_then(Header::check).unwrap();
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tenon_chat::choose::{self, Choice};
 use tenon_chat::parser::Descriptor;
-use tenon_server::{Extensions, ModelCard, ServerConfig, ServerParts, ServerState};
+use tenon_server::{Extensions, Limits, ModelCard, ServerConfig, ServerParts, ServerState};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -37,18 +37,21 @@ async fn serve(args: &ServeArgs) -> Result<()> {
         .await
         .with_context(|| format!("cannot listen on {address}; choose another --port"))?;
     let address = listener.local_addr()?;
+    let listener = Arc::new(listener);
+    println!("tenon {}", env!("CARGO_PKG_VERSION"));
+    println!("loading  http://{address}/health answers 503 until the first step has run");
     let launch_args = args.clone();
-    let launched = tokio::task::spawn_blocking(move || {
+    let launching = tokio::task::spawn_blocking(move || {
         launch(
             &launch_args.model,
             launch_args.scripted.as_deref(),
             launch_args.output_workers,
             Some(launch_args.max_queued_requests),
         )
-    })
-    .await??;
+    });
+    let launched = tenon_server::serve_loading(&listener, launching).await??;
     let name = args.served_model_name.clone().unwrap_or_else(|| launched.name.clone());
-    let hub = open_hub(args, &launched)?;
+    let hub = open_hub(args, &launched, &name)?;
     let parser = choose_parser(args, &hub, &name)?;
     let Launched { runner, thread, workers, tokenizer, template, lines, .. } = launched;
     let state = ServerState::new(ServerParts {
@@ -76,23 +79,36 @@ async fn serve(args: &ServeArgs) -> Result<()> {
 }
 
 fn config(args: &ServeArgs) -> ServerConfig {
-    let is_set = |key: &String| !key.is_empty();
     ServerConfig {
-        api_keys: args.api_key.iter().filter(|key| is_set(key)).cloned().collect(),
-        admin_key: args.admin_key.clone().filter(is_set),
+        api_keys: args.api_key.clone(),
+        admin_key: args.admin_key.clone().filter(|key| !key.is_empty()),
         metrics_auth: args.metrics_auth,
         max_body_bytes: args.max_body_bytes,
         max_inflight: args.model.max_num_seqs + args.max_queued_requests,
         allow_ignored_tools: args.allow_ignored_tools,
         drain_timeout: Duration::from_secs(args.shutdown_timeout),
+        limits: limits(args.model.max_num_seqs + args.max_queued_requests),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         ..ServerConfig::default()
     }
 }
 
-fn open_hub(args: &ServeArgs, launched: &Launched) -> Result<Hub> {
+/// Limits of one request where the engine holds at most `capacity` sequences: one that asks for
+/// more could wait forever for a place.
+fn limits(capacity: usize) -> Limits {
+    let Limits { max_n, max_prompts, max_choices } = Limits::DEFAULT;
+    let most = u32::try_from(capacity).unwrap_or(u32::MAX);
+    Limits {
+        max_n: max_n.min(most),
+        max_prompts: max_prompts.min(capacity),
+        max_choices: max_choices.min(most),
+    }
+}
+
+fn open_hub(args: &ServeArgs, launched: &Launched, name: &str) -> Result<Hub> {
     let tokenizer = launched.tokenizer.clone();
     let evidence = ModelEvidence {
+        name: name.to_owned(),
         template: launched.template.as_ref().map(|t| t.source().to_owned()),
         has_token: Box::new(move |text| tokenizer.token_id(text).is_some()),
     };
@@ -151,7 +167,6 @@ fn choose_parser(args: &ServeArgs, hub: &Hub, model: &str) -> Result<String> {
 
 /// The start-up text: what is served, how, and where.
 fn announce(args: &ServeArgs, name: &str, lines: &[String], parser: &str, address: SocketAddr) {
-    println!("tenon {}", env!("CARGO_PKG_VERSION"));
     println!("model    {name}");
     for line in lines {
         println!("         {line}");
