@@ -137,7 +137,21 @@ def script(header, *replies):
         yield file.name
 
 
-class ServerCase(unittest.TestCase):
+class ErrorCase(unittest.TestCase):
+    """Can look at error bodies."""
+
+    def assert_error(self, response, status, param=None, says=""):
+        """An OpenAI error body: all four keys, a message that says what is wrong."""
+        code, headers, body = response
+        self.assertEqual(code, status, body)
+        self.assertEqual(headers.get_content_type(), "application/json")
+        self.assertEqual(set(body["error"]), {"message", "type", "param", "code"}, body)
+        self.assertIn(says, body["error"]["message"])
+        if param is not None:
+            self.assertEqual(body["error"]["param"], param, body)
+
+
+class ServerCase(ErrorCase):
     """One server for all tests of a class: `start()` gives its arguments."""
 
     @classmethod
@@ -160,16 +174,6 @@ class ServerCase(unittest.TestCase):
         for answer in (one, other):
             answer["usage"].prompt_tokens_details.cached_tokens = 0
         self.assertEqual(one, other)
-
-    def assert_error(self, response, status, param=None, says=""):
-        """An OpenAI error body: all four keys, a message that says what is wrong."""
-        code, headers, body = response
-        self.assertEqual(code, status, body)
-        self.assertEqual(headers.get_content_type(), "application/json")
-        self.assertEqual(set(body["error"]), {"message", "type", "param", "code"}, body)
-        self.assertIn(says, body["error"]["message"])
-        if param is not None:
-            self.assertEqual(body["error"]["param"], param, body)
 
 
 def tool(name, **properties):

@@ -1,5 +1,6 @@
 """What an operator relies on: disconnects, overload, drain, keys, bad files, the command line."""
 
+import contextlib
 import json
 import http.client
 import os
@@ -12,7 +13,9 @@ import unittest
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from support import ACME, ADMIN_KEY, BINARY, ROOT, SMOLLM2, Server, ServerCase, script
+from support import (
+    ACME, ADMIN_KEY, BINARY, ROOT, SMOLLM2, ErrorCase, Server, ServerCase, script,
+)
 
 HEADER = {"step_ms": 5}
 LONG = {"text": "word " * 400}
@@ -82,6 +85,17 @@ class Overload(ServerCase):
         self.assertIsNotNone(refused[0][1]["retry-after"])
         self.assertEqual({r[0] for r in results}, {200, 429})
 
+    def test_more_than_ever_fits_is_400(self):
+        """To try again later, as a 429 says, would never help."""
+        for path, body, param in [
+            ("completions", {"prompt": ["a"] * 5}, "prompt"),
+            ("completions", {"prompt": "a", "n": 5}, "n"),
+            ("completions", {"prompt": ["a"] * 3, "n": 2}, "n"),
+            ("chat/completions", ask(n=5), "n"),
+        ]:
+            response = self.server.http("POST", f"/v1/{path}", {**body, "max_tokens": 1})
+            self.assert_error(response, 400, param)
+
 
 class Drain(unittest.TestCase):
     def test_sigterm_finishes_what_runs(self):
@@ -148,6 +162,26 @@ class BadUploads(ServerCase):
         status, _, _ = self.server.http("POST", "/v1/chat/completions", ask(max_tokens=2))
         self.assertEqual(status, 200)
 
+    def test_aliases_change_nothing(self):
+        """A delete by what a component calls itself would hit an upload of another name."""
+        acme = ACME.read_bytes()
+        for name in ["one", "acme"]:
+            status, _, _ = self.server.admin("POST", f"/v1/extensions?name={name}", acme)
+            self.assertEqual(status, 201)
+        digest = {"digest": self.server.admin("GET", "/v1/extensions/acme")[2]["digest"]}
+        self.assertEqual(self.server.admin("DELETE", "/v1/extensions/acme")[0], 200)
+        self.assert_error(self.server.admin("DELETE", "/v1/extensions/acme"), 404, says="one")
+        self.assert_error(self.server.admin("POST", "/v1/extensions/acme/rollback"), 404)
+        self.assert_error(self.server.admin("POST", "/v1/extensions/acme/activate", digest), 404)
+        self.assert_error(self.server.admin("DELETE", "/v1/extensions/hermes"), 409)
+        self.assertEqual(self.server.admin("GET", "/v1/extensions/one")[2]["name"], "one")
+        self.assertEqual(self.server.admin("DELETE", "/v1/extensions/one")[0], 200)
+
+    def test_bind_names_the_model(self):
+        path = "/v1/extensions/hermes/bind"
+        response = self.server.admin("PUT", path, {"model": "other"})
+        self.assert_error(response, 404, "model", "other")
+
     def test_playground(self):
         body = {"text": 'Hi.<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>',
                 "tools": [{"type": "function", "function": {"name": "f"}}], "cuts": [5]}
@@ -156,9 +190,63 @@ class BadUploads(ServerCase):
         self.assertIn("f", json.dumps(answer))
 
 
-def tenon(*args, **more):
+class DataDir(ErrorCase):
+    """Uploads and bindings over restarts of the server."""
+
+    def setUp(self):
+        self.stack = contextlib.ExitStack()
+        self.addCleanup(self.stack.close)
+        self.script = self.stack.enter_context(script(HEADER, {"text": "hi"}))
+        self.data = Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
+
+    def serve(self, *args):
+        server = Server("--scripted", self.script, "--data-dir", self.data, *args)
+        self.stack.callback(server.stop)
+        return server
+
+    def bound(self, server):
+        return server.admin("GET", "/v1/extensions/acme")[2]["bound"]
+
+    def upload(self, server):
+        status, _, _ = server.admin("POST", "/v1/extensions?name=acme", ACME.read_bytes())
+        self.assertEqual(status, 201)
+
+    def test_a_binding_outlives_the_server(self):
+        server = self.serve()
+        self.upload(server)
+        self.assertEqual(server.admin("PUT", "/v1/extensions/acme/bind", {})[0], 200)
+        server.stop()
+        server = self.serve()
+        self.assertEqual(self.bound(server), ["scripted"])
+        self.assert_error(server.admin("DELETE", "/v1/extensions/acme"), 409, says="scripted")
+        server.stop()
+        # A server of another model does not serve `scripted`, so it cannot bind it elsewhere.
+        server = self.serve("--served-model-name", "other")
+        self.assertEqual(self.bound(server), [])
+        self.assertEqual(server.admin("DELETE", "/v1/extensions/acme")[0], 200)
+
+    def test_damaged_upload_is_left_out_and_can_be_replaced(self):
+        server = self.serve()
+        self.upload(server)
+        self.assertEqual(server.admin("PUT", "/v1/extensions/acme/bind", {})[0], 200)
+        server.stop()
+        [blob] = (self.data / "blobs").iterdir()
+        blob.write_bytes(blob.read_bytes()[:-1] + b"x")
+        server = self.serve()
+        self.assertIn("left out", server.logs())
+        self.assertEqual(server.admin("GET", "/v1/extensions/acme")[0], 404)
+        self.upload(server)
+        self.assertEqual(self.bound(server), ["scripted"])
+        server.stop()
+        blob.write_bytes(b"")
+        server = self.serve()
+        self.assertEqual(server.admin("DELETE", "/v1/extensions/acme")[0], 200)
+        self.upload(server)
+
+
+def tenon(*args, timeout=300, **more):
     command = [str(a) for a in (BINARY, *args)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, **more)
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, **more)
 
 
 class CommandLine(unittest.TestCase):
@@ -178,6 +266,35 @@ class CommandLine(unittest.TestCase):
                 self.assertEqual(done.returncode, 1)
                 self.assertIn(str(path), done.stderr)
                 self.assertNotIn("panicked", done.stderr)
+
+    def test_a_pipe_is_no_model(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pipe = Path(folder) / "pipe.gguf"
+            os.mkfifo(pipe)
+            done = tenon("serve", pipe, timeout=20)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("not a plain file", done.stderr)
+            self.assertEqual(done.stderr.count("not a plain file"), 1, done.stderr)
+
+    def test_impossible_sizes_are_refused(self):
+        with script(HEADER, {"text": "hi"}) as path:
+            for flag, value in [
+                ("--kv-cache-memory-bytes", 2**64 - 1),
+                ("--kv-cache-memory-bytes", 0),
+                ("--block-size", 2**64 - 1),
+                ("--output-workers", 100_000),
+                ("--api-key", ""),
+            ]:
+                done = tenon("serve", "--scripted", path, "--port", "0", flag, value, timeout=20)
+                self.assertIn(done.returncode, (1, 2))
+                self.assertIn(flag, done.stderr)
+                self.assertNotIn("panicked", done.stderr)
+
+    def test_a_script_takes_the_template_of_the_flag(self):
+        with script(HEADER, {"text": "hi"}) as path:
+            done = tenon("serve", "--scripted", path, "--chat-template", "none.jinja", timeout=20)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("none.jinja", done.stderr)
 
     def test_extension_test(self):
         cases = ROOT / "tests/cases/formats.jsonl"
@@ -201,6 +318,14 @@ class CommandLine(unittest.TestCase):
                 done = tenon("extension", "push", ROOT / "README.md", *where)
                 self.assertEqual(done.returncode, 1)
                 self.assertIn("component", done.stderr)
+                for name in ["a b", "a#b", "a&name=b", ""]:
+                    done = tenon("extension", "push", ACME, "--name", name, *where)
+                    self.assertEqual(done.returncode, 1, name)
+                    self.assertIn("no extension name", done.stderr)
+                where[-1] = "two\nlines"
+                done = tenon("extension", "list", *where)
+                self.assertEqual(done.returncode, 1)
+                self.assertIn("--admin-key", done.stderr)
             finally:
                 server.stop()
 
@@ -218,6 +343,13 @@ class CommandLine(unittest.TestCase):
                      "--max-tokens", "24")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("Shakespeare", done.stdout)
+
+    def test_run_tells_a_script_what_failed(self):
+        lines = f"hi\n{'a ' * 20_000}\n"
+        done = tenon("run", SMOLLM2, "--temperature", "0", "--max-tokens", "2", input=lines)
+        self.assertEqual(done.returncode, 1)
+        self.assertTrue(done.stdout)
+        self.assertIn("1 messages have no answer", done.stderr)
 
 
 if __name__ == "__main__":

@@ -19,10 +19,11 @@ impl MappedFile {
     /// Maps `path`. Fails with [`ModelError::Io`] when it is missing, unreadable or no plain file.
     pub fn open(path: &Path) -> Result<Self, ModelError> {
         let io = |source| ModelError::Io { path: path.to_path_buf(), source };
-        let file = File::open(path).map_err(io)?;
-        if !file.metadata().map_err(io)?.is_file() {
+        // Before it is opened: to open a pipe waits for its other end.
+        if !std::fs::metadata(path).map_err(io)?.is_file() {
             return Err(io(std::io::Error::other("not a plain file")));
         }
+        let file = File::open(path).map_err(io)?;
         // SAFETY: the map is private and read-only, and no code here writes to weight files.
         // A file that another process truncates while it is mapped ends this process with a
         // bus error: the documented price of not copying gigabytes.
