@@ -248,7 +248,7 @@ impl TextSide {
                 request_id = self.request.0,
                 extension = fault.extension,
                 kind = fault.kind.as_str(),
-                message = fault.message,
+                reason = fault.message,
                 "parser failed; the rest of the text is content"
             );
             self.is_fault_told = true;

@@ -157,7 +157,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "DIR", env = "TENON_DATA_DIR")]
     pub data_dir: Option<PathBuf>,
     /// Where compiled components are cached [default: ~/.cache/tenon/components]
-    #[arg(long, value_name = "DIR", env = "TENON_CACHE_DIR")]
+    #[arg(long, value_name = "DIR", env = "TENON_COMPONENT_CACHE_DIR")]
     pub cache_dir: Option<PathBuf>,
     /// Most requests that wait; more are answered 429
     #[arg(long, value_name = "N", default_value_t = 256, env = "TENON_MAX_QUEUED_REQUESTS")]

@@ -114,7 +114,7 @@ impl Inner {
         })
     }
 
-    /// Names, counts and logs a failure.
+    /// Names and counts a failure; who drives the session logs it, with its request.
     pub(crate) fn fault(&self, fault: Fault) -> ParserFault {
         let Fault { kind, message } = fault;
         self.stats.count_fault(kind);
@@ -123,7 +123,6 @@ impl Inner {
             breaker.strike(Instant::now())
         };
         let extension = self.descriptor.name.clone();
-        tracing::warn!(extension, kind = kind.as_str(), message, "extension failed");
         if let Some(pause) = quarantine {
             let pause_s = pause.as_secs();
             tracing::error!(extension, pause_s, "extension is quarantined");

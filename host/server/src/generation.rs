@@ -229,12 +229,6 @@ impl EngineStream {
         self.num_open -= 1;
         if let Some(fault) = &finished.fault {
             metrics.extension_fault(&fault.extension, fault.kind.as_str());
-            tracing::warn!(
-                extension = fault.extension,
-                kind = fault.kind.as_str(),
-                message = fault.message,
-                "a parser failed; its stream goes on as raw text"
-            );
         }
         let reason = match finished.finish {
             Finish::Stop | Finish::ToolCalls => Ended::Stop,
