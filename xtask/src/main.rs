@@ -18,7 +18,8 @@ usage: cargo xtask TASK
   demo [--port N] [--model FILE]   build everything, fetch the demo model, serve it on 127.0.0.1
   test [STAGE ...]                 everything that CI runs (stages: tidy fmt guests clippy build
                                    models unit e2e)
-  guests                           build the parsers to components: target/guests/
+  guests [--release]               build the parsers to components: target/guests/ (and with
+                                   --release by a sandbox of the release build)
   fetch-models [NAME ...]          fetch reference models into the cache (smollm2 gemma3 qwen0.5b)
   tidy                             check dependency rules, file hygiene and the word list";
 
@@ -36,7 +37,11 @@ fn run() -> Result<()> {
     match args.first().map(String::as_str) {
         Some("demo") => demo::run(rest),
         Some("test") => test::run(rest),
-        Some("guests") => guests::run(guests::Profile::Ci),
+        Some("guests") => match rest.first().map(String::as_str) {
+            None => guests::run(guests::Profile::Ci),
+            Some("--release") => guests::run(guests::Profile::Release),
+            Some(other) => bail!("unknown flag `{other}` (known: --release)"),
+        },
         Some("fetch-models") => models::fetch(rest),
         Some("tidy") => tidy::run(),
         Some("help" | "--help" | "-h") => {
