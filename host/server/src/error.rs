@@ -50,6 +50,19 @@ pub enum ApiError {
         /// Tokens asked for; 1 when none were named.
         output: u64,
     },
+    /// 400: a prompt that cannot fit, whatever its tokens are.
+    #[error(
+        "`{param}` makes a prompt of {bytes} bytes; the model's context holds at most {limit}; \
+         shorten it"
+    )]
+    PromptBytes {
+        /// `messages` or `prompt`.
+        param: String,
+        /// Of the prompt.
+        bytes: usize,
+        /// Bytes that a context of the longest tokens has.
+        limit: usize,
+    },
     /// 401: no key, or one that is not known.
     #[error("{0}; send a valid key as `Authorization: Bearer KEY`")]
     Unauthorized(&'static str),
@@ -146,7 +159,8 @@ impl ApiError {
         match self {
             ApiError::Invalid { .. }
             | ApiError::Unsupported { .. }
-            | ApiError::ContextLength { .. } => StatusCode::BAD_REQUEST,
+            | ApiError::ContextLength { .. }
+            | ApiError::PromptBytes { .. } => StatusCode::BAD_REQUEST,
             ApiError::Unauthorized(_) => StatusCode::UNAUTHORIZED,
             ApiError::AdminDisabled => StatusCode::FORBIDDEN,
             ApiError::ModelNotFound { .. }
@@ -170,7 +184,9 @@ impl ApiError {
         match self {
             ApiError::Invalid { .. } => (INVALID, None),
             ApiError::Unsupported { .. } => (INVALID, Some("unsupported_parameter")),
-            ApiError::ContextLength { .. } => (INVALID, Some("context_length_exceeded")),
+            ApiError::ContextLength { .. } | ApiError::PromptBytes { .. } => {
+                (INVALID, Some("context_length_exceeded"))
+            }
             ApiError::Unauthorized(_) => (INVALID, Some("invalid_api_key")),
             ApiError::AdminDisabled => ("permission_error", Some("admin_disabled")),
             ApiError::ModelNotFound { .. } => (INVALID, Some("model_not_found")),
@@ -192,9 +208,9 @@ impl ApiError {
     fn param(&self) -> Option<&str> {
         match self {
             ApiError::Invalid { param, .. } => param.as_deref(),
-            ApiError::Unsupported { param, .. } | ApiError::ContextLength { param, .. } => {
-                Some(param)
-            }
+            ApiError::Unsupported { param, .. }
+            | ApiError::ContextLength { param, .. }
+            | ApiError::PromptBytes { param, .. } => Some(param),
             ApiError::ModelNotFound { .. } => Some("model"),
             _ => None,
         }
@@ -303,6 +319,13 @@ mod tests {
                 400,
                 "invalid_request_error",
                 Some("messages"),
+                Some("context_length_exceeded"),
+            ),
+            (
+                ApiError::PromptBytes { param: "prompt[1]".into(), bytes: 9, limit: 8 },
+                400,
+                "invalid_request_error",
+                Some("prompt[1]"),
                 Some("context_length_exceeded"),
             ),
             (

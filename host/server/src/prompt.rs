@@ -63,6 +63,14 @@ pub(crate) fn tokenize_raw(
 }
 
 fn encode(state: &ServerState, text: &str, bos: Bos, param: &str) -> Result<Vec<u32>, ApiError> {
+    // To tokenize megabytes takes seconds of a core, and whoever sends them gets a 400 anyway.
+    if text.len() > state.max_prompt_bytes {
+        return Err(ApiError::PromptBytes {
+            param: param.to_owned(),
+            bytes: text.len(),
+            limit: state.max_prompt_bytes,
+        });
+    }
     let tokens = state
         .tokenizer
         .encode(text, Specials::Parse, bos)

@@ -165,6 +165,8 @@ pub struct ServerState {
     pub(crate) api_keys: KeyRing,
     pub(crate) admin_keys: KeyRing,
     pub(crate) metrics: Metrics,
+    /// A longer prompt has more tokens than the context.
+    pub(crate) max_prompt_bytes: usize,
     pub(crate) lifecycle: Lifecycle,
     next_request: AtomicU64,
 }
@@ -175,6 +177,7 @@ impl ServerState {
         let api_keys = KeyRing::new(std::mem::take(&mut parts.config.api_keys));
         let admin_keys = KeyRing::new(parts.config.admin_key.take());
         let metrics = Metrics::new(&parts.model.id, parts.model.max_model_len);
+        let max_prompt_bytes = max_prompt_bytes(&parts.tokenizer, parts.model.max_model_len);
         Arc::new(ServerState {
             lifecycle: Lifecycle::new(parts.config.max_inflight),
             model: parts.model,
@@ -187,6 +190,7 @@ impl ServerState {
             api_keys,
             admin_keys,
             metrics,
+            max_prompt_bytes,
             next_request: AtomicU64::new(1),
         })
     }
@@ -195,6 +199,14 @@ impl ServerState {
     pub(crate) fn next_request_id(&self) -> RequestId {
         RequestId(self.next_request.fetch_add(1, Ordering::Relaxed))
     }
+}
+
+/// Bytes of text that `num_tokens` tokens can stand for. Normalization may drop bytes that no token
+/// has; twice the longest token is more than any text that makes sense.
+fn max_prompt_bytes(tokenizer: &Tokenizer, num_tokens: u32) -> usize {
+    let ids = 0..tokenizer.vocab_size() as u32;
+    let longest = ids.filter_map(|id| tokenizer.token_bytes(id)).map(<[u8]>::len).max();
+    longest.unwrap_or(1).saturating_mul(2 * num_tokens as usize)
 }
 
 /// `prefix` and 128 random bits.

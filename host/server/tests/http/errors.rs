@@ -92,6 +92,16 @@ async fn context_boundaries() {
             assert!(message.contains("128") && message.contains(&needed.to_string()), "{message}");
         }
     }
+    // Twice 128 tokens of the longest text, `<|assistant|>`: not even tokenized.
+    for (len, says) in [(2 * 128 * 13, "tokens"), (2 * 128 * 13 + 1, "bytes")] {
+        let body = json!({"prompt": ["a", "a".repeat(len)]});
+        let answer = server.post("/v1/completions", body).await;
+        assert_eq!(answer.status, 400);
+        let error = &answer.json()["error"];
+        assert_eq!(error["param"], "prompt[1]");
+        assert_eq!(error["code"], "context_length_exceeded");
+        assert!(error["message"].as_str().unwrap().contains(says), "{error}");
+    }
     let capped = json!({"prompt": "a".repeat(127), "temperature": 0});
     let body = server.post("/v1/completions", capped).await.json();
     assert_eq!(body["usage"]["completion_tokens"], 1);
