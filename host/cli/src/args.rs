@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use clap::builder::{NonEmptyStringValueParser, RangedU64ValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 
+use crate::bench::BenchCommand;
+
 /// Serve language models; tool-call and reasoning parsers are sandboxed components.
 #[derive(Debug, Parser)]
 #[command(name = "tenon", version, disable_help_subcommand = true)]
@@ -28,6 +30,9 @@ pub enum Command {
     Extension(ExtensionCommand),
     /// Check this machine and say what Tenon would use
     Doctor(DoctorArgs),
+    /// Measure a model or a server; compare results
+    #[command(subcommand)]
+    Bench(BenchCommand),
     /// Compile one component: standard input to standard output (internal)
     #[command(name = "__compile", hide = true)]
     Compile,
@@ -264,7 +269,7 @@ pub struct DoctorArgs {
 }
 
 /// A number from `low` to `high`: clap's refusal names the flag and both.
-fn between(low: u64, high: u64) -> RangedU64ValueParser<usize> {
+pub fn between(low: u64, high: u64) -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(low..=high)
 }
 

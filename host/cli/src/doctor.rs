@@ -43,7 +43,8 @@ fn report() -> Result<Value> {
     Ok(report)
 }
 
-fn cpu_features() -> Vec<&'static str> {
+/// The CPU's vector extensions that kernels are chosen by.
+pub fn cpu_features() -> Vec<&'static str> {
     let mut found = Vec::new();
     #[cfg(target_arch = "x86_64")]
     {

@@ -1,5 +1,5 @@
 //! From flags to a running engine: load the model (or a script), size the KV cache, prepare the
-//! backend, start the engine thread. Shared by `serve` and `run`.
+//! backend, start the engine thread. Shared by `serve`, `run` and `bench`.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -14,7 +14,7 @@ use tenon_engine::{EngineConfig, StepOutput};
 use tenon_model::ArchChoice;
 use tenon_runner::handle::RunnerHandle;
 use tenon_runner::load::{LoadOptions, LoadedModel, load_model};
-use tenon_runner::worker::{WorkerConfig, WorkerThread, spawn};
+use tenon_runner::worker::{OutputSink, WorkerConfig, WorkerThread, spawn};
 use tenon_scripted::ScriptedBackend;
 use tenon_text::Tokenizer;
 
@@ -71,6 +71,18 @@ enum Run {
     Script(tenon_scripted::Script),
 }
 
+/// A running engine alone: token ids in, token ids out.
+pub struct LaunchedEngine {
+    /// Takes requests.
+    pub runner: RunnerHandle,
+    /// To be joined at the end.
+    pub thread: WorkerThread,
+    /// The file's name.
+    pub name: String,
+    /// Model, backend, cache.
+    pub lines: Vec<String>,
+}
+
 /// Starts everything; returns once the warm-up step has run.
 pub fn launch(
     args: &ModelArgs,
@@ -83,8 +95,60 @@ pub fn launch(
         Some(script) => scripted_source(args, script)?,
         None => model_source(args)?,
     };
-    let sizes = Sizes::new(args, &source)?;
     spinner.set_message(format!("preparing {}", source.name));
+    let max_waiting = max_waiting.unwrap_or(MAX_WAITING);
+    let (prepared, text) = prepare_source(args, source, DEFAULT_FULL_SEQUENCES, max_waiting)?;
+    let Prepared { config, backend, name, lines } = prepared;
+    let template = text.template.as_deref().map(|source| template(source, &text.tokenizer));
+    let template = template.transpose()?.map(Arc::new);
+    let tokenizer = Arc::new(text.tokenizer);
+    let started = start(config, backend, &tokenizer, text.eos, output_workers)?;
+    started.thread.wait_ready()?;
+    spinner.finish_and_clear();
+    let Started { runner, thread, workers } = started;
+    Ok(Launched { runner, thread, workers, tokenizer, template, name, lines })
+}
+
+/// Starts the engine without its text side, with room in the KV cache for `num_sequences` of the
+/// longest length; `outputs` gets what each step generated. Returns once the warm-up step has run.
+pub fn launch_engine(
+    args: &ModelArgs,
+    num_sequences: usize,
+    outputs: OutputSink,
+) -> Result<LaunchedEngine> {
+    let spinner = spinner("loading");
+    let source = model_source(args)?;
+    spinner.set_message(format!("preparing {}", source.name));
+    let (prepared, _) = prepare_source(args, source, num_sequences, num_sequences)?;
+    let Prepared { config, backend, name, lines } = prepared;
+    let (runner, thread) = spawn(config, backend, outputs)?;
+    thread.wait_ready()?;
+    spinner.finish_and_clear();
+    Ok(LaunchedEngine { runner, thread, name, lines })
+}
+
+/// What an engine thread starts with.
+struct Prepared {
+    config: WorkerConfig,
+    backend: Box<dyn Backend>,
+    name: String,
+    lines: Vec<String>,
+}
+
+/// What the text side starts with.
+struct TextSide {
+    tokenizer: Tokenizer,
+    template: Option<String>,
+    eos: Vec<u32>,
+}
+
+fn prepare_source(
+    args: &ModelArgs,
+    source: Source,
+    full_sequences: usize,
+    max_waiting: usize,
+) -> Result<(Prepared, TextSide)> {
+    let sizes = Sizes::new(args, &source, full_sequences)?;
     let vocab_size = match &source.run {
         Run::Model(program) => program.vocab_size(),
         Run::Script(script) => script.token_bytes.len(),
@@ -107,20 +171,14 @@ pub fn launch(
         max_step_tokens: args.max_num_batched_tokens,
         max_prefill_chunk: PREFILL_CHUNK.min(args.max_num_batched_tokens),
         max_model_len: sizes.max_model_len,
-        max_waiting: max_waiting.unwrap_or(MAX_WAITING),
+        max_waiting,
         prefix_caching: !args.no_enable_prefix_caching,
         hash_key,
         eos_token_ids: source.eos.clone(),
     };
-    let template = source.template.as_deref().map(|text| template(text, &source.tokenizer));
-    let template = template.transpose()?.map(Arc::new);
-    let tokenizer = Arc::new(source.tokenizer);
     let config = WorkerConfig { engine, vocab_size: vocab_size as u32 };
-    let started = start(config, backend, &tokenizer, source.eos, output_workers)?;
-    started.thread.wait_ready()?;
-    spinner.finish_and_clear();
-    let Started { runner, thread, workers } = started;
-    Ok(Launched { runner, thread, workers, tokenizer, template, name: source.name, lines })
+    let text = TextSide { tokenizer: source.tokenizer, template: source.template, eos: source.eos };
+    Ok((Prepared { config, backend, name: source.name, lines }, text))
 }
 
 struct Started {
@@ -228,7 +286,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn new(args: &ModelArgs, source: &Source) -> Result<Sizes> {
+    fn new(args: &ModelArgs, source: &Source, full_sequences: usize) -> Result<Sizes> {
         let asked = args.max_model_len.map(|len| len as usize);
         let max_model_len = asked.unwrap_or(source.max_position.min(DEFAULT_MAX_MODEL_LEN));
         if max_model_len > source.max_position {
@@ -263,7 +321,7 @@ impl Sizes {
             }
             None => {
                 let most = memory_available()? / MAX_MEMORY_SHARE / per_block;
-                (DEFAULT_FULL_SEQUENCES * per_sequence).min(most)
+                (full_sequences * per_sequence).min(most)
             }
         };
         if num_blocks < per_sequence {

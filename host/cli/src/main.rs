@@ -2,6 +2,7 @@
 //! and prints for people; it decides nothing about requests.
 
 mod args;
+mod bench;
 mod client;
 mod doctor;
 mod embedded;
@@ -25,6 +26,7 @@ fn main() -> std::process::ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Extension(command) => extension::run(&command),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Bench(command) => bench::run(&command),
     };
     match result {
         Ok(()) => std::process::ExitCode::SUCCESS,

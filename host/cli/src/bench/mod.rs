@@ -1,0 +1,32 @@
+//! `tenon bench`: how fast a model runs here (`offline`), how fast a server answers (`serve`), and
+//! whether one saved result is worse than another (`compare`).
+
+mod args;
+mod chart;
+mod compare;
+mod html;
+mod load;
+mod machine;
+mod offline;
+mod prompts;
+mod serve;
+mod stream;
+mod summary;
+
+pub use args::BenchCommand;
+
+use anyhow::Result;
+
+/// Measures or compares, and prints.
+pub fn run(command: &BenchCommand) -> Result<()> {
+    match command {
+        BenchCommand::Offline(args) => offline::run(args),
+        BenchCommand::Serve(args) => serve::run(args),
+        BenchCommand::Compare(args) => compare::run(args),
+    }
+}
+
+/// One line of a table for people.
+fn print_row(name: &str, value: f64) {
+    println!("{name:<32} {value:>12.2}");
+}
