@@ -4,7 +4,9 @@ import contextlib
 import json
 import http.client
 import os
+import resource
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -95,6 +97,28 @@ class Overload(ServerCase):
         ]:
             response = self.server.http("POST", f"/v1/{path}", {**body, "max_tokens": 1})
             self.assert_error(response, 400, param)
+
+
+class Connections(unittest.TestCase):
+    def test_idle_ones_do_not_shut_others_out(self):
+        """The usual limit of open files is far below what the server takes."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with contextlib.ExitStack() as stack:
+            path = stack.enter_context(script(HEADER, {"text": "hi"}))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
+            try:
+                server = Server("--scripted", path)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            stack.callback(server.stop)
+            address = urlsplit(server.url)
+            for _ in range(160):
+                idle = socket.create_connection((address.hostname, address.port), timeout=10)
+                stack.callback(idle.close)
+            connection = http.client.HTTPConnection(address.netloc, timeout=10)
+            stack.callback(connection.close)
+            connection.request("GET", "/health")
+            self.assertEqual(connection.getresponse().status, 200)
 
 
 class Drain(unittest.TestCase):

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tenon_chat::choose::{self, Choice};
 use tenon_chat::parser::Descriptor;
 use tenon_server::{Extensions, Limits, ModelCard, ServerConfig, ServerParts, ServerState};
@@ -19,9 +20,13 @@ use crate::logs;
 /// Threads of the HTTP side: it only moves bytes, the work is elsewhere.
 const HTTP_THREADS: usize = 2;
 
+/// Open files: the server's connections and room for all else.
+const MAX_FILES: u64 = 16_384;
+
 /// Serves until a signal says stop.
 pub fn run(args: &ServeArgs) -> Result<()> {
     logs::init();
+    raise_file_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(HTTP_THREADS)
         .enable_all()
@@ -179,6 +184,19 @@ fn announce(args: &ServeArgs, name: &str, lines: &[String], parser: &str, addres
     println!("         {admin}");
     println!("ready on http://{address}/v1");
     tracing::info!(model = name, %address, "ready");
+}
+
+/// Every connection is a file, and the usual limit of 1024 is an eighth of what the server takes:
+/// raises it as far as this process may.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.unwrap_or(MAX_FILES).min(MAX_FILES);
+    if limit.current.is_some_and(|current| current < most) {
+        let raised = Rlimit { current: Some(most), maximum: limit.maximum };
+        if let Err(error) = setrlimit(Resource::Nofile, raised) {
+            tracing::warn!(%error, "the limit of open files stays; few connections fit");
+        }
+    }
 }
 
 /// Resolves on SIGTERM or SIGINT.
