@@ -1,9 +1,11 @@
 """`tenon bench`: offline with the demo model, serve against a scripted server, compare of files."""
 
 import json
+import re
 import subprocess
 import tempfile
 import unittest
+import xml.etree.ElementTree
 from pathlib import Path
 
 from support import BINARY, SMOLLM2, Server, script
@@ -59,6 +61,7 @@ class Bench(unittest.TestCase):
         long = ["--prompt-len", 9000, "--output-len", 2]
         self.fails("--prompt-len 9000", "offline", "--model", SMOLLM2, *long)
         self.fails("--batch", "offline", "--model", SMOLLM2, "--batch", 0)
+        self.fails("--max-num-batched-tokens", "offline", "--model", SMOLLM2, "--batch", 600)
 
     def test_serve_and_compare(self):
         header = {"step_ms": STEP_MS}
@@ -96,7 +99,10 @@ class Bench(unittest.TestCase):
         self.assertAlmostEqual(result["request_throughput"], 6 / result["duration"])
 
     def check_page(self, page):
-        self.assertEqual(page.count("<svg"), 3)
+        drawings = re.findall(r"<svg.*?</svg>", page, re.S)
+        self.assertEqual(len(drawings), 3)
+        for drawing in drawings:
+            xml.etree.ElementTree.fromstring(drawing)
         self.assertNotIn("<script", page)
 
     def check_compare(self, saved):

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
-use super::chart;
 use super::serve::Series;
+use super::{chart, figure};
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:720px;margin:2em auto;\
     padding:0 1em;color:#222;background:#fff}h1{font-size:1.4em}h2{font-size:1.1em;\
@@ -35,7 +35,7 @@ pub fn escape(text: &str) -> String {
 /// The page: what was asked, the figures (`rows`), three charts.
 pub fn report(result: &Map<String, Value>, rows: &[(String, f64)], series: &Series) -> String {
     let model = escape(result["config"]["model"].as_str().unwrap_or_default());
-    let figures = rows.iter().map(|(label, value)| (label.clone(), format!("{value:.2}")));
+    let figures = rows.iter().map(|(label, value)| (label.clone(), figure(*value)));
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta http-equiv=\"Content-Security-Policy\" \

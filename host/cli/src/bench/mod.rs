@@ -28,5 +28,11 @@ pub fn run(command: &BenchCommand) -> Result<()> {
 
 /// One line of a table for people.
 fn print_row(name: &str, value: f64) {
-    println!("{name:<32} {value:>12.2}");
+    println!("{name:<32} {:>12}", figure(value));
+}
+
+/// A figure as people read it: counts are whole.
+fn figure(value: f64) -> String {
+    let places = if value.fract() == 0.0 { 0 } else { 2 };
+    format!("{value:.places$}")
 }

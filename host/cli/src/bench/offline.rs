@@ -49,6 +49,13 @@ struct Run {
 
 /// Loads, measures, prints.
 pub fn run(args: &OfflineArgs) -> Result<()> {
+    ensure!(
+        args.batch <= args.max_num_batched_tokens,
+        "--batch is `{}`, more than --max-num-batched-tokens `{}`; each sequence needs a token in \
+         a step",
+        args.batch,
+        args.max_num_batched_tokens
+    );
     let (sender, steps) = sync_channel(MAX_WAITING_STEPS);
     let outputs = Box::new(move |outputs| {
         // Nobody listens: the bench gave up, and drops the engine next.
