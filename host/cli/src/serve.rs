@@ -182,6 +182,9 @@ fn announce(args: &ServeArgs, name: &str, lines: &[String], parser: &str, addres
         _ => "extensions: no uploads (start with --admin-key to allow them)",
     };
     println!("         {admin}");
+    if !args.host.is_loopback() && args.api_key.is_empty() {
+        println!("warning  open to everyone who can reach {address}: set --api-key");
+    }
     println!("ready on http://{address}/v1");
     tracing::info!(model = name, %address, "ready");
 }
