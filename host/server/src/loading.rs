@@ -18,7 +18,7 @@ use crate::{ops, request_id};
 /// value. [`serve`](crate::serve) goes on with the same listener: none is turned away in between.
 pub async fn serve_loading<T>(listener: &Arc<TcpListener>, loading: impl Future<Output = T>) -> T {
     let (close, closed) = watch::channel(false);
-    let accepting = tokio::spawn(accept(listener.clone(), router(), closed));
+    let accepting = tokio::spawn(accept(listener.clone(), router(), END_TIMEOUT, closed));
     let value = loading.await;
     close.send_replace(true);
     // A client that does not read is cut off with the task.

@@ -9,6 +9,7 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use rustix::net::sockopt::set_tcp_user_timeout;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
@@ -39,7 +40,9 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> std::io::Result<()> {
     let (close, closed) = watch::channel(false);
-    let mut accepting = tokio::spawn(accept(listener, router(state.clone()), closed));
+    let unread_timeout = state.config.unread_timeout;
+    let accepting = accept(listener, router(state.clone()), unread_timeout, closed);
+    let mut accepting = tokio::spawn(accepting);
     tokio::select! {
         result = &mut accepting => return result.map_err(std::io::Error::other),
         () = shutdown => {}
@@ -67,6 +70,7 @@ pub async fn serve(
 pub(crate) async fn accept(
     listener: Arc<TcpListener>,
     router: Router,
+    unread_timeout: Duration,
     closed: watch::Receiver<bool>,
 ) {
     let mut closing = closed.clone();
@@ -79,6 +83,7 @@ pub(crate) async fn accept(
             (stream, place) = next(&listener, &places) => {
                 let (router, closed) = (router.clone(), closed.clone());
                 connections.spawn(async move {
+                    set_options(&stream, unread_timeout);
                     connection(stream, router, closed).await;
                     drop(place);
                 });
@@ -111,9 +116,16 @@ async fn next(
     }
 }
 
-async fn connection(stream: TcpStream, router: Router, mut closed: watch::Receiver<bool>) {
-    // Small events must not wait for each other. A socket that is gone tells it on first use.
+/// A socket that is gone tells it on first use.
+fn set_options(stream: &TcpStream, unread_timeout: Duration) {
+    // Small events must not wait for each other.
     let _ = stream.set_nodelay(true);
+    // Nobody else notices that a client takes nothing: while bytes wait, no body is asked for more.
+    let timeout_ms = u32::try_from(unread_timeout.as_millis()).unwrap_or(u32::MAX);
+    let _ = set_tcp_user_timeout(stream, timeout_ms);
+}
+
+async fn connection(stream: TcpStream, router: Router, mut closed: watch::Receiver<bool>) {
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
     let service = TowerToHyperService::new(router);

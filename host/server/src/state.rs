@@ -112,6 +112,8 @@ pub struct ServerConfig {
     pub drain_timeout: Duration,
     /// Between comments on a stream that has nothing to say.
     pub keep_alive: Duration,
+    /// A client that takes nothing of its answer for this long is cut off: it holds a place.
+    pub unread_timeout: Duration,
     /// For `/version`.
     pub version: String,
 }
@@ -130,6 +132,7 @@ impl Default for ServerConfig {
             allow_ignored_tools: false,
             drain_timeout: Duration::from_secs(30),
             keep_alive: Duration::from_secs(15),
+            unread_timeout: Duration::from_secs(60),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }

@@ -184,6 +184,29 @@ async fn a_closed_connection_aborts_in_both_modes() {
     }
 }
 
+/// Its answer is larger than what the sockets hold, so it stays in flight.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_does_not_read_gives_up_its_place() {
+    let mut setup = Setup::says(&"y".repeat(1900));
+    setup.config.max_inflight = 1;
+    setup.config.unread_timeout = Duration::from_millis(100);
+    let server = setup.start();
+    let serving = serve(&server).await;
+    let extra = json!({"stream": true, "n": 8, "logprobs": true, "top_logprobs": 20});
+    let mut connection = connect(&serving, &chat_body("hi", extra).to_string()).await;
+    connection.read_u8().await.unwrap();
+    let deadline = std::time::Instant::now() + SOON;
+    assert_eq!(server.chat("hi", json!({"max_tokens": 1})).await.status, 429);
+    while server.chat("hi", json!({"max_tokens": 1})).await.status != 200 {
+        assert!(std::time::Instant::now() < deadline);
+        tokio::task::yield_now().await;
+    }
+    let mut rest = Vec::new();
+    connection.read_to_end(&mut rest).await.unwrap_err();
+    serving.stop.send(()).unwrap();
+    serving.task.await.unwrap().unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_in_flight_finish_while_draining() {
     let setup = Setup { step_time: Duration::from_millis(1), ..Setup::says(&"y".repeat(100)) };
