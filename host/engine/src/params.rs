@@ -11,6 +11,8 @@ pub const MAX_N: u32 = 128;
 pub const MAX_LOGPROBS: u32 = 128;
 /// Most entries of a logit bias.
 pub const MAX_LOGIT_BIAS: usize = 1024;
+/// Most allowed tokens of one request; four bytes each, per request. No vocabulary is larger.
+pub const MAX_ALLOWED_TOKENS: usize = 1 << 20;
 /// Most stop tokens of one request.
 pub const MAX_STOP_TOKENS: usize = 128;
 /// Beyond this every distribution is flat in f32.
@@ -59,11 +61,41 @@ impl SamplingParams {
             in_vocabulary("logit_bias", entry.token, vocab_size)?;
             in_range("logit_bias", entry.bias, -100.0, 100.0)?;
         }
+        self.check_allowed(vocab_size)?;
         at_most("stop_token_ids", self.stop_token_ids.len(), MAX_STOP_TOKENS, "entries")?;
         for &token in &self.stop_token_ids {
             in_vocabulary("stop_token_ids", token, vocab_size)?;
         }
         at_most("logprobs", self.logprobs.unwrap_or(0) as usize, MAX_LOGPROBS as usize, "tokens")
+    }
+
+    /// Checks that some token may be chosen first: of those that are allowed one is left when the
+    /// model's ends of sequence are masked.
+    pub fn check_masks(&self, eos_token_ids: &[u32]) -> Result<(), ParamError> {
+        let Some(allowed) = &self.allowed_token_ids else { return Ok(()) };
+        let is_early = self.min_tokens > 0;
+        let is_masked = |token: &u32| {
+            (self.ignore_eos || is_early) && eos_token_ids.contains(token)
+                || is_early && self.stop_token_ids.contains(token)
+        };
+        if !allowed.iter().all(is_masked) {
+            return Ok(());
+        }
+        let message = "allowed_token_ids leaves no token to choose: all of them are masked by \
+                       other fields of the request; allow one that `ignore_eos` and `min_tokens` \
+                       do not mask";
+        Err(ParamError::new("allowed_token_ids", message.into()))
+    }
+
+    fn check_allowed(&self, vocab_size: u32) -> Result<(), ParamError> {
+        const PARAM: &str = "allowed_token_ids";
+        let Some(allowed) = &self.allowed_token_ids else { return Ok(()) };
+        if allowed.is_empty() {
+            let message = format!("{PARAM} is `[]`; list at least one token id or leave it out");
+            return Err(ParamError::new(PARAM, message));
+        }
+        at_most(PARAM, allowed.len(), MAX_ALLOWED_TOKENS, "entries")?;
+        allowed.iter().try_for_each(|&token| in_vocabulary(PARAM, token, vocab_size))
     }
 
     /// Whether the most likely token is taken, without noise.
@@ -145,11 +177,36 @@ mod tests {
         check(|p| p.stop_token_ids = vec![99], None);
         check(|p| p.stop_token_ids = vec![100], Some("stop_token_ids"));
         check(|p| p.stop_token_ids = vec![1; MAX_STOP_TOKENS + 1], Some("stop_token_ids"));
+        check(|p| p.allowed_token_ids = Some(vec![0, 99, 0]), None);
+        check(|p| p.allowed_token_ids = Some(vec![]), Some("allowed_token_ids"));
+        check(|p| p.allowed_token_ids = Some(vec![1, 100]), Some("allowed_token_ids"));
+        let too_many = vec![1; MAX_ALLOWED_TOKENS + 1];
+        check(|p| p.allowed_token_ids = Some(too_many), Some("allowed_token_ids"));
         let bias = |token, bias| vec![TokenBias { token, bias }];
         check(|p| p.logit_bias = bias(99, -100.0), None);
         check(|p| p.logit_bias = bias(100, 0.0), Some("logit_bias"));
         check(|p| p.logit_bias = bias(1, f32::NAN), Some("logit_bias"));
         check(|p| p.logit_bias = vec![TokenBias { token: 1, bias: 0.0 }; 1025], Some("logit_bias"));
+    }
+
+    #[test]
+    fn masks_leave_a_token() {
+        let check = |allowed: &[u32], ignore_eos, min_tokens, is_ok| {
+            let params = SamplingParams {
+                allowed_token_ids: Some(allowed.to_vec()),
+                stop_token_ids: vec![7],
+                ignore_eos,
+                min_tokens,
+                ..Default::default()
+            };
+            assert_eq!(params.check_masks(&[0, 1]).is_ok(), is_ok, "{params:?}");
+        };
+        check(&[0, 1], false, 0, true);
+        check(&[0, 1], true, 0, false);
+        check(&[0, 1], false, 1, false);
+        check(&[0, 2], true, 1, true);
+        check(&[7], true, 0, true);
+        check(&[7, 1], false, 1, false);
     }
 
     #[test]

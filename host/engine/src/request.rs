@@ -38,6 +38,9 @@ pub struct SamplingParams {
     pub repetition_penalty: f32,
     /// Added to the logits first of all.
     pub logit_bias: Vec<TokenBias>,
+    /// Only these tokens may be chosen; not empty. None: every one. A list without an
+    /// end-of-sequence token ends by length or by a stop string.
+    pub allowed_token_ids: Option<Vec<u32>>,
     /// End the sequence; the token is the last one of the output.
     pub stop_token_ids: Vec<u32>,
     /// The model's end-of-sequence tokens do not end the sequence (and are masked).
@@ -60,6 +63,7 @@ impl Default for SamplingParams {
             frequency_penalty: 0.0,
             repetition_penalty: 1.0,
             logit_bias: Vec::new(),
+            allowed_token_ids: None,
             stop_token_ids: Vec::new(),
             ignore_eos: false,
             logprobs: None,

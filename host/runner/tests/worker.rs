@@ -121,6 +121,13 @@ fn a_bad_request_names_its_field() {
     check(&|r| r.params.max_tokens = 0, "max_tokens");
     check(&|r| r.params.top_p = 7.0, "top_p");
     check(&|r| r.params.stop_token_ids = vec![61], "stop_token_ids");
+    check(&|r| r.params.allowed_token_ids = Some(vec![61]), "allowed_token_ids");
+    let eos = bench.handle.config().eos_token_ids.clone();
+    let only_eos = |r: &mut GenerateRequest| {
+        r.params.ignore_eos = true;
+        r.params.allowed_token_ids = Some(eos.clone());
+    };
+    check(&only_eos, "allowed_token_ids");
     assert_eq!(bench.handle.stats().num_requests_waiting, 0);
 }
 

@@ -1,9 +1,11 @@
 //! From logits to tokens, in place over the logits that the backend lends.
 //!
-//! bias → penalties → mask of stop tokens → temperature → min-p → top-k/top-p → Gumbel-max. Each
-//! feature is a file and costs nothing in rows that do not use it. A row's draw depends on its own
-//! logits, parameters, seed and position alone: never on the batch around it.
+//! bias → penalties → masks (stop tokens, all but allowed ones) → temperature → min-p →
+//! top-k/top-p → Gumbel-max. Each feature is a file and costs nothing in rows that do not use it.
+//! A row's draw depends on its own logits, parameters, seed and position alone: never on the batch
+//! around it.
 
+mod allowed;
 mod bias;
 mod filter;
 mod gumbel;
@@ -19,6 +21,7 @@ use tenon_engine::{Admitted, Row, Sampled, SamplingParams};
 
 use crate::rows::Rows;
 
+use allowed::AllowedTokens;
 use filter::{Candidates, Shape};
 use gumbel::NoiseKey;
 use logprobs::RawLogprobs;
@@ -33,6 +36,7 @@ pub struct RowSampling {
     num_output: u32,
     penalties: Option<Penalties>,
     stop_mask: Option<StopMask>,
+    allowed: Option<AllowedTokens>,
 }
 
 impl RowSampling {
@@ -44,6 +48,7 @@ impl RowSampling {
             num_output: admitted.output.len() as u32,
             penalties: Penalties::new(&params, &admitted.prompt, &admitted.output),
             stop_mask: StopMask::new(&params, eos_token_ids),
+            allowed: AllowedTokens::new(&params),
             params,
         }
     }
@@ -60,12 +65,16 @@ impl RowSampling {
         if let Some(mask) = &self.stop_mask {
             mask.apply(self.num_output, logits);
         }
+        if let Some(allowed) = &self.allowed {
+            allowed.apply(logits);
+        }
         true
     }
 
     fn adjusts(&self) -> bool {
         !self.params.logit_bias.is_empty()
             || self.penalties.is_some()
+            || self.allowed.is_some()
             || self.stop_mask.as_ref().is_some_and(|m| m.is_active(self.num_output))
     }
 

@@ -271,23 +271,66 @@ fn any_params() -> impl Strategy<Value = SamplingParams> {
         prop_oneof![Just(0.0_f32), 0.01_f32..0.4],
         (prop_oneof![Just(1.0_f32), 0.5_f32..2.0], -2.0_f32..2.0),
         (any::<u64>(), prop::option::of(0_u32..5), 0_u32..4),
+        // The end of sequence is one of them only by chance, so one other is left.
+        prop::option::of(prop::collection::vec(1_u32..200, 1..20)),
     )
-        .prop_map(|(temperature, top_k, top_p, min_p, penalties, rest)| SamplingParams {
-            temperature,
-            top_k,
-            top_p,
-            min_p,
-            repetition_penalty: penalties.0,
-            presence_penalty: penalties.1,
-            seed: Some(rest.0),
-            logprobs: rest.1,
-            min_tokens: rest.2,
-            ..Default::default()
+        .prop_map(|(temperature, top_k, top_p, min_p, penalties, rest, allowed)| {
+            SamplingParams {
+                allowed_token_ids: allowed,
+                temperature,
+                top_k,
+                top_p,
+                min_p,
+                repetition_penalty: penalties.0,
+                presence_penalty: penalties.1,
+                seed: Some(rest.0),
+                logprobs: rest.1,
+                min_tokens: rest.2,
+                ..Default::default()
+            }
         })
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
+    #[test]
+    fn what_is_not_allowed_is_never_sampled(
+        params in any_params(),
+        allowed in prop::collection::vec(1_u32..40, 1..6),
+        logits in prop::collection::vec(-6.0_f32..6.0, 40..=40),
+        temperature in prop_oneof![Just(0.0_f32), 0.01_f32..100.0],
+        bias in -100.0_f32..100.0,
+    ) {
+        // Whatever favours the others.
+        let logit_bias = (0..40)
+            .filter(|token| !allowed.contains(token))
+            .map(|token| TokenBias { token, bias })
+            .collect();
+        let ids = Some(allowed.clone());
+        let params =
+            SamplingParams { allowed_token_ids: ids, temperature, logit_bias, ..params };
+        for seed in 0..8 {
+            let params = SamplingParams { seed: Some(seed), ..params.clone() };
+            let token = token(&sample(params, &[1], &[2, 3], &logits));
+            prop_assert!(allowed.contains(&token), "{token} is not one of {allowed:?}");
+        }
+        // Greedy takes the best of them.
+        let params = SamplingParams { allowed_token_ids: Some(allowed.clone()), ..greedy() };
+        let best = allowed.iter().map(|&t| logits[t as usize]).fold(f32::NEG_INFINITY, f32::max);
+        prop_assert_eq!(logits[token(&sample(params, &[1], &[], &logits)) as usize], best);
+    }
+
+    // A list of everything is the same as no list, at any temperature.
+    #[test]
+    fn allowing_everything_changes_nothing(
+        params in any_params(),
+        logits in prop::collection::vec(-6.0_f32..6.0, 200..=200),
+    ) {
+        let all = SamplingParams { allowed_token_ids: Some((0..200).collect()), ..params.clone() };
+        let none = SamplingParams { allowed_token_ids: None, ..params };
+        prop_assert_eq!(sample(all, &[1], &[2], &logits), sample(none, &[1], &[2], &logits));
+    }
+
     // A row's draw is the same alone, in any company, in any order, and after a preemption.
     #[test]
     fn draws_do_not_depend_on_the_batch(

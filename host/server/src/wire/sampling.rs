@@ -5,7 +5,7 @@
 
 use serde::Deserialize;
 use serde_json::Value;
-use tenon_engine::params::{MAX_LOGIT_BIAS, MAX_STOP_TOKENS};
+use tenon_engine::params::{MAX_ALLOWED_TOKENS, MAX_LOGIT_BIAS, MAX_STOP_TOKENS};
 use tenon_engine::{SamplingParams, TokenBias};
 
 use super::fields::{Fields, decode};
@@ -66,7 +66,6 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("guided_choice", "leave it out"),
     ("guided_grammar", "leave it out"),
     ("guided_decoding_backend", "leave it out"),
-    ("allowed_token_ids", "use `logit_bias`"),
     ("bad_words", "use `logit_bias`"),
     ("use_beam_search", "use `n` with a temperature"),
     ("prompt_logprobs", "leave it out"),
@@ -220,6 +219,7 @@ fn params(fields: &mut Fields, bounds: &Bounds) -> Result<SamplingParams, ApiErr
     p.seed = seed(fields)?;
     p.ignore_eos = fields.flag("ignore_eos", false)?;
     p.logit_bias = logit_bias(fields, bounds.vocab_size)?;
+    p.allowed_token_ids = allowed_token_ids(fields, bounds.vocab_size)?;
     p.stop_token_ids = stop_token_ids(fields, bounds.vocab_size)?;
     Ok(p)
 }
@@ -290,6 +290,20 @@ fn logit_bias(fields: &mut Fields, vocab_size: u32) -> Result<Vec<TokenBias>, Ap
             Ok(TokenBias { token, bias: bias as f32 })
         })
         .collect()
+}
+
+/// An empty list would allow nothing at all.
+fn allowed_token_ids(fields: &mut Fields, vocab_size: u32) -> Result<Option<Vec<u32>>, ApiError> {
+    let Some(ids) = fields.take::<Vec<i64>>("allowed_token_ids")? else { return Ok(None) };
+    if ids.is_empty() || ids.len() > MAX_ALLOWED_TOKENS {
+        let message = format!(
+            "`allowed_token_ids` has {} entries; list 1 to {MAX_ALLOWED_TOKENS} token ids or leave \
+             it out",
+            ids.len()
+        );
+        return Err(ApiError::invalid("allowed_token_ids", message));
+    }
+    token_ids("allowed_token_ids", &ids, vocab_size).map(Some)
 }
 
 fn stop_token_ids(fields: &mut Fields, vocab_size: u32) -> Result<Vec<u32>, ApiError> {

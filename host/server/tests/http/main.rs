@@ -9,6 +9,7 @@ mod completions;
 mod errors;
 mod extensions;
 mod lifecycle;
+mod masks;
 mod parser;
 mod rig;
 mod same;
