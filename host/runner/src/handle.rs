@@ -2,7 +2,7 @@
 //! per step out.
 
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, TrySendError};
+use std::sync::mpsc::Sender;
 
 use tenon_engine::params::in_vocabulary;
 use tenon_engine::{EngineConfig, EngineStats, ParamError, RequestId, SamplingParams};
@@ -71,11 +71,11 @@ pub(crate) enum Message {
 #[derive(Clone)]
 pub struct RunnerHandle {
     shared: Arc<Shared>,
-    sender: SyncSender<Message>,
+    sender: Sender<Message>,
 }
 
 impl RunnerHandle {
-    pub(crate) fn new(shared: Arc<Shared>, sender: SyncSender<Message>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, sender: Sender<Message>) -> Self {
         RunnerHandle { shared, sender }
     }
 
@@ -87,12 +87,9 @@ impl RunnerHandle {
         request.params.seed.get_or_insert_with(|| self.shared.draw_seed(request.id));
         let n = request.n as usize;
         self.shared.reserve(n)?;
-        if let Err(error) = self.sender.try_send(Message::Submit(Box::new(request))) {
+        if self.sender.send(Message::Submit(Box::new(request))).is_err() {
             self.shared.give_back(n);
-            return Err(match error {
-                TrySendError::Full(_) => SubmitError::QueueFull { limit: self.shared.max_live() },
-                TrySendError::Disconnected(_) => self.shared.closed_error(),
-            });
+            return Err(self.shared.closed_error());
         }
         // The thread marks itself as closed before it empties the channel for the last time. Who
         // does not see the mark here had the message in the channel by then.
@@ -102,7 +99,8 @@ impl RunnerHandle {
     /// Ends the request's sequences soon, with [`tenon_engine::FinishReason::Abort`]. Nothing
     /// happens when it ended already.
     ///
-    /// Does not wait, unless callers abort the same requests again and again within a step.
+    /// Never waits, even while the engine thread does. Say it once per request: each call is a
+    /// message of 32 bytes until that thread comes to it.
     pub fn abort(&self, id: RequestId) {
         // A closed channel: the thread ended and with it every request.
         let _ = self.sender.send(Message::Abort(id));

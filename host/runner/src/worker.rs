@@ -5,7 +5,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, channel, sync_channel};
 use std::thread::JoinHandle;
 
 use tenon_backend::{Backend, BackendError};
@@ -21,12 +21,8 @@ use crate::sampler::Sampler;
 use crate::shared::Shared;
 
 /// Where each step's outputs go, all at once, on the engine thread: hand them over and return. It
-/// must not call the handle, whose channel only this thread empties.
+/// may wait for who takes them, who may meanwhile call the handle.
 pub type OutputSink = Box<dyn FnMut(Vec<StepOutput>) + Send>;
-
-/// Room in the channel, times the sequences that may be alive: a submission and what may be said to
-/// end it, so that nobody ever waits to send. 32 bytes each.
-const MESSAGES_PER_SEQ: usize = 8;
 
 /// What the engine thread is started with.
 #[derive(Debug, Clone)]
@@ -96,7 +92,10 @@ pub fn spawn(
 ) -> Result<(RunnerHandle, WorkerThread), WorkerError> {
     let engine = Engine::new(config.engine.clone())?;
     let shared = Arc::new(Shared::new(config.engine.clone(), config.vocab_size));
-    let (sender, receiver) = sync_channel(MESSAGES_PER_SEQ * shared.max_live());
+    // Bounded by what is sent: submissions by `max_live`, aborts by what callers have open, each of
+    // which is ended once. A full channel would make who aborts wait for this thread, which may wait
+    // for who aborts to take its outputs.
+    let (sender, receiver) = channel();
     let (warm_sender, warmed_up) = sync_channel(0);
     let worker = Worker {
         rows: Rows::new(config.engine.max_num_seqs, config.engine.eos_token_ids.clone()),

@@ -128,6 +128,7 @@ fn a_bad_request_names_its_field() {
         r.params.allowed_token_ids = Some(eos.clone());
     };
     check(&only_eos, "allowed_token_ids");
+    check(&|r| r.params.bad_words = vec![vec![1, 61]], "bad_words");
     assert_eq!(bench.handle.stats().num_requests_waiting, 0);
 }
 
@@ -340,4 +341,36 @@ fn an_abort_frees_its_blocks_at_once() {
     let ended = bench.hear(1);
     assert_eq!(ended[0].1.finish, FinishReason::Abort);
     assert_eq!(bench.handle.stats().num_used_blocks, 0);
+}
+
+/// An output worker that is behind ends streams whose sequences the engine has long ended: their
+/// aborts add up while the engine waits for that very worker.
+#[test]
+fn an_abort_never_waits_for_a_sink_that_waits() {
+    let (entered, is_in_sink) = std::sync::mpsc::channel();
+    let (gate, opened) = std::sync::mpsc::channel::<()>();
+    let (sender, outputs) = std::sync::mpsc::channel();
+    let sink = Box::new(move |batch| {
+        let _ = entered.send(());
+        // Open for good once the other end is gone.
+        let _ = opened.recv();
+        drop(sender.send(batch));
+    });
+    let bench = start_with(config(), FakeBackend::new(&config()), sink, outputs);
+    bench.handle.submit(request(1, &[1, 2], 3)).unwrap();
+    is_in_sink.recv_timeout(PATIENCE).unwrap();
+    let (said, is_done) = std::sync::mpsc::channel();
+    let handle = bench.handle.clone();
+    let aborting = std::thread::spawn(move || {
+        for id in 0..100 * handle.config().max_live_seqs() as u64 {
+            handle.abort(RequestId(1_000 + id));
+            handle.abort_sequence(RequestId(1_000 + id), 1);
+        }
+        said.send(()).unwrap();
+    });
+    let waited = is_done.recv_timeout(PATIENCE);
+    drop(gate);
+    aborting.join().unwrap();
+    waited.expect("aborts wait for the engine, which waits for who aborts");
+    assert_eq!(bench.hear(1).len(), 1);
 }
