@@ -155,6 +155,8 @@ impl Shared {
             Err(why) => tracing::warn!(why, "compiled code is made anew"),
         }
         let partial = self.cache.partial_path(hex);
+        // A process that was killed may have had this very name.
+        discard(&partial);
         let compiled = self
             .compiler
             .compile(wasm, &partial, &self.limits.scan, &self.limits.run)

@@ -116,14 +116,14 @@ impl Inner {
 
     /// Names and counts a failure; who drives the session logs it, with its request.
     pub(crate) fn fault(&self, fault: Fault) -> ParserFault {
-        let Fault { kind, message } = fault;
+        let Fault { kind, message, is_ours } = fault;
         self.stats.count_fault(kind);
-        let quarantine = {
+        let strike = || {
             let mut breaker = self.breaker.lock().unwrap_or_else(PoisonError::into_inner);
             breaker.strike(Instant::now())
         };
         let extension = self.descriptor.name.clone();
-        if let Some(pause) = quarantine {
+        if !is_ours && let Some(pause) = strike() {
             let pause_s = pause.as_secs();
             tracing::error!(extension, pause_s, "extension is quarantined");
         }

@@ -22,6 +22,8 @@ const MAX_MESSAGE_BYTES: usize = 512;
 pub(crate) struct Fault {
     pub(crate) kind: FaultKind,
     pub(crate) message: String,
+    /// The server is full: nothing that the guest did.
+    pub(crate) is_ours: bool,
 }
 
 impl Fault {
@@ -31,7 +33,7 @@ impl Fault {
             let cut = (0..=MAX_MESSAGE_BYTES).rev().find(|&i| message.is_char_boundary(i));
             message.truncate(cut.unwrap_or(0));
         }
-        Fault { kind, message }
+        Fault { kind, message, is_ours: false }
     }
 
     pub(crate) fn bad_output(message: impl Into<String>) -> Self {
@@ -173,7 +175,8 @@ fn classify(error: &wasmtime::Error, was_refused_memory: bool) -> Fault {
         return Fault::new(FaultKind::Timeout, overrun.to_string());
     }
     if error.downcast_ref::<wasmtime::PoolConcurrencyLimitError>().is_some() {
-        return Fault::limit(format!("all instances are in use ({message})"));
+        let fault = Fault::limit(format!("all instances are in use ({message})"));
+        return Fault { is_ours: true, ..fault };
     }
     let trap = error.downcast_ref::<Trap>();
     let kind = match trap {

@@ -321,6 +321,11 @@ fn more_streams_than_slots_are_a_limit() {
     };
     assert_eq!(fault.kind, FaultKind::Limit);
     assert!(fault.message.contains("in use"), "{fault}");
+    // It is the server that is full: no parser is put aside for it.
+    for _ in 0..5 {
+        let fault = parser.open(&request()).err().unwrap();
+        assert!(fault.message.contains("in use"), "{fault}");
+    }
     open.pop();
     parser.open(&request()).unwrap();
 }
@@ -469,6 +474,24 @@ fn compiled_code_is_found_again_and_left_alone_when_damaged() {
     // A refused component leaves nothing.
     refusal(&start(), &module(&Guest { describe: "unreachable", ..Guest::default() }));
     assert!(files().iter().all(|path| path.extension().is_some_and(|ext| ext == "cwasm")));
+}
+
+/// A process that was killed while it compiled leaves a file; in a container the next one has the
+/// same id and comes to the same name.
+#[test]
+fn what_a_killed_compilation_left_is_no_obstacle() {
+    let (host, dir) = host();
+    let wasm = module(&Guest::default());
+    host.admit(&wasm).unwrap();
+    let cache = dir.path().join("compiled");
+    let code = fs::read_dir(&cache).unwrap().next().unwrap().unwrap().path();
+    let stem = code.file_stem().unwrap().to_str().unwrap();
+    let partial = cache.join(format!(".{stem}-{}-0.partial", std::process::id()));
+    fs::remove_file(&code).unwrap();
+    fs::write(&partial, "half").unwrap();
+    let next = ExtensionHost::new(hostile_guest::config(dir.path())).unwrap();
+    next.admit(&wasm).unwrap();
+    assert!(!partial.exists());
 }
 
 #[test]
