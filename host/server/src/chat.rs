@@ -41,9 +41,11 @@ pub(crate) async fn complete(
 ) -> Result<Response, ApiError> {
     let in_flight = InFlight::enter(&state)?;
     let body = read_json(request, state.config.max_body_bytes).await?;
-    // Rendering, tokenizing and the first use of a parser take their time: not on this thread.
+    // Rendering, tokenizing and the first use of a parser take their time: not on this thread. They
+    // keep the request's place, since they go on when the client leaves.
     let preparing = state.clone();
-    let prepared = on_blocking_thread(move || prepare(&preparing, &body)).await?;
+    let work = move || Ok((prepare(&preparing, &body)?, in_flight));
+    let (prepared, in_flight) = on_blocking_thread(work).await?;
     let Prepared { request, prompt, parser } = prepared;
     let num_prompt = prompt.prompt.len() as u32;
     let generation =
@@ -72,7 +74,9 @@ fn prepare(state: &ServerState, body: &[u8]) -> Result<Prepared, ApiError> {
     let mut fields = Fields::parse(body)?;
     check_model(&state.model, &mut fields)?;
     let bounds = Bounds { vocab_size: state.model.vocab_size, limits: state.config.limits };
-    let request = ChatRequest::take(&mut fields, &bounds)?;
+    let mut request = ChatRequest::take(&mut fields, &bounds)?;
+    request.sampling.params.bad_words =
+        prompt::tokenize_bad_words(state, &request.sampling.bad_words)?;
     let text = prompt::render(state, &request)?;
     let tokens = prompt::tokenize_rendered(state, &text)?;
     let context = state.model.max_model_len;

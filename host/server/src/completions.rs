@@ -39,7 +39,9 @@ pub(crate) async fn complete(
     let in_flight = InFlight::enter(&state)?;
     let body = read_json(request, state.config.max_body_bytes).await?;
     let preparing = state.clone();
-    let prepared = on_blocking_thread(move || prepare(&preparing, &body)).await?;
+    // With the request's place: the work goes on when the client leaves.
+    let work = move || Ok((prepare(&preparing, &body)?, in_flight));
+    let (prepared, in_flight) = on_blocking_thread(work).await?;
     let Prepared { request, prompts, echoes } = prepared;
     let num_prompts = prompts.iter().map(|p| p.prompt.len() as u32).collect();
     let generation =
@@ -79,6 +81,8 @@ fn prepare(state: &ServerState, body: &[u8]) -> Result<Prepared, ApiError> {
         );
         return Err(ApiError::invalid("n", message));
     }
+    request.sampling.params.bad_words =
+        prompt::tokenize_bad_words(state, &request.sampling.bad_words)?;
     let num_prompts = request.prompts.len();
     let mut prompts = Vec::with_capacity(num_prompts);
     let mut echoes = Vec::new();

@@ -8,6 +8,7 @@ mod chat;
 mod completions;
 mod errors;
 mod extensions;
+mod leaving;
 mod lifecycle;
 mod masks;
 mod parser;
