@@ -267,6 +267,25 @@ class DataDir(ErrorCase):
         self.assertEqual(server.admin("DELETE", "/v1/extensions/acme")[0], 200)
         self.upload(server)
 
+    def test_a_version_that_is_not_admitted_does_not_become_current(self):
+        server = self.serve()
+        self.upload(server)
+        [old] = (self.data / "blobs").iterdir()
+        # Another digest, the same parser: a custom section more.
+        newer = ACME.read_bytes() + b"\x00\x02\x01x"
+        status, _, record = server.admin("POST", "/v1/extensions?name=acme", newer)
+        self.assertEqual(status, 201, record)
+        old.write_bytes(b"damaged")
+        body = {"digest": f"sha256:{old.name}"}
+        for path, body in [("rollback", None), ("activate", body)]:
+            status, _, answer = server.admin("POST", f"/v1/extensions/acme/{path}", body)
+            self.assertGreaterEqual(status, 400, answer)
+        server.stop()
+        server = self.serve()
+        self.assertNotIn("left out", server.logs())
+        _, _, kept = server.admin("GET", "/v1/extensions/acme")
+        self.assertEqual(kept["digest"], record["digest"])
+
 
 def tenon(*args, timeout=300, **more):
     command = [str(a) for a in (BINARY, *args)]

@@ -136,6 +136,13 @@ impl Hub {
         (self.evidence.has_token)(text)
     }
 
+    /// Admits a version before the disk is told to use it: one that fails must not be what the next
+    /// start finds. While the parser is held, [`Hub::install`] finds it admitted.
+    fn admit_version(&self, digest: &str) -> Result<Factory, ExtensionError> {
+        let blob = self.registry.get(digest).map_err(from_registry)?;
+        Ok(self.host.admit(&blob.bytes).map_err(from_admission)?)
+    }
+
     /// Admits the registry's current version of `name`.
     fn install(&self, name: &str) -> Result<Factory, ExtensionError> {
         let blob = self.registry.get(name).map_err(from_registry)?;
@@ -309,6 +316,9 @@ impl Extensions for Hub {
     fn activate(&self, name: &str, digest: &str) -> Result<ExtensionRecord, ExtensionError> {
         let _changing = self.change();
         self.check_uploaded(name)?;
+        let versions = self.registry.describe(name).map_err(from_registry)?.versions;
+        let has_it = versions.iter().any(|version| version.digest == digest);
+        let _admitted = has_it.then(|| self.admit_version(digest)).transpose()?;
         self.registry.activate(name, digest).map_err(from_registry)?;
         self.install(name)?;
         self.rebind(name)?;
@@ -318,6 +328,8 @@ impl Extensions for Hub {
     fn rollback(&self, name: &str) -> Result<ExtensionRecord, ExtensionError> {
         let _changing = self.change();
         self.check_uploaded(name)?;
+        let previous = self.registry.describe(name).map_err(from_registry)?.previous;
+        let _admitted = previous.map(|digest| self.admit_version(&digest)).transpose()?;
         self.registry.rollback(name).map_err(from_registry)?;
         self.install(name)?;
         self.rebind(name)?;
