@@ -13,6 +13,10 @@ pub const MAX_LOGPROBS: u32 = 128;
 pub const MAX_LOGIT_BIAS: usize = 1024;
 /// Most allowed tokens of one request; four bytes each, per request. No vocabulary is larger.
 pub const MAX_ALLOWED_TOKENS: usize = 1 << 20;
+/// Most token sequences that are bad words; each is looked at once per token.
+pub const MAX_BAD_WORDS: usize = 512;
+/// Most tokens of one bad word.
+pub const MAX_BAD_WORD_TOKENS: usize = 512;
 /// Most stop tokens of one request.
 pub const MAX_STOP_TOKENS: usize = 128;
 /// Beyond this every distribution is flat in f32.
@@ -62,6 +66,7 @@ impl SamplingParams {
             in_range("logit_bias", entry.bias, -100.0, 100.0)?;
         }
         self.check_allowed(vocab_size)?;
+        self.check_bad_words(vocab_size)?;
         at_most("stop_token_ids", self.stop_token_ids.len(), MAX_STOP_TOKENS, "entries")?;
         for &token in &self.stop_token_ids {
             in_vocabulary("stop_token_ids", token, vocab_size)?;
@@ -70,20 +75,22 @@ impl SamplingParams {
     }
 
     /// Checks that some token may be chosen first: of those that are allowed one is left when the
-    /// model's ends of sequence are masked.
+    /// model's ends of sequence, stop tokens before `min_tokens` and bad words of one token are
+    /// masked.
     pub fn check_masks(&self, eos_token_ids: &[u32]) -> Result<(), ParamError> {
         let Some(allowed) = &self.allowed_token_ids else { return Ok(()) };
         let is_early = self.min_tokens > 0;
         let is_masked = |token: &u32| {
             (self.ignore_eos || is_early) && eos_token_ids.contains(token)
                 || is_early && self.stop_token_ids.contains(token)
+                || self.bad_words.iter().any(|word| word == &[*token])
         };
         if !allowed.iter().all(is_masked) {
             return Ok(());
         }
         let message = "allowed_token_ids leaves no token to choose: all of them are masked by \
-                       other fields of the request; allow one that `ignore_eos` and `min_tokens` \
-                       do not mask";
+                       other fields of the request; allow one that `ignore_eos`, `min_tokens` \
+                       and `bad_words` do not mask";
         Err(ParamError::new("allowed_token_ids", message.into()))
     }
 
@@ -96,6 +103,20 @@ impl SamplingParams {
         }
         at_most(PARAM, allowed.len(), MAX_ALLOWED_TOKENS, "entries")?;
         allowed.iter().try_for_each(|&token| in_vocabulary(PARAM, token, vocab_size))
+    }
+
+    fn check_bad_words(&self, vocab_size: u32) -> Result<(), ParamError> {
+        const PARAM: &str = "bad_words";
+        at_most(PARAM, self.bad_words.len(), MAX_BAD_WORDS, "token sequences")?;
+        for word in &self.bad_words {
+            if word.is_empty() {
+                let message = format!("{PARAM} holds a word without tokens; leave it out");
+                return Err(ParamError::new(PARAM, message));
+            }
+            at_most(PARAM, word.len(), MAX_BAD_WORD_TOKENS, "tokens in one word")?;
+            word.iter().try_for_each(|&token| in_vocabulary(PARAM, token, vocab_size))?;
+        }
+        Ok(())
     }
 
     /// Whether the most likely token is taken, without noise.
@@ -182,6 +203,11 @@ mod tests {
         check(|p| p.allowed_token_ids = Some(vec![1, 100]), Some("allowed_token_ids"));
         let too_many = vec![1; MAX_ALLOWED_TOKENS + 1];
         check(|p| p.allowed_token_ids = Some(too_many), Some("allowed_token_ids"));
+        check(|p| p.bad_words = vec![vec![1, 99], vec![0]], None);
+        check(|p| p.bad_words = vec![vec![]], Some("bad_words"));
+        check(|p| p.bad_words = vec![vec![1, 100]], Some("bad_words"));
+        check(|p| p.bad_words = vec![vec![1]; MAX_BAD_WORDS + 1], Some("bad_words"));
+        check(|p| p.bad_words = vec![vec![1; MAX_BAD_WORD_TOKENS + 1]], Some("bad_words"));
         let bias = |token, bias| vec![TokenBias { token, bias }];
         check(|p| p.logit_bias = bias(99, -100.0), None);
         check(|p| p.logit_bias = bias(100, 0.0), Some("logit_bias"));
@@ -195,6 +221,7 @@ mod tests {
             let params = SamplingParams {
                 allowed_token_ids: Some(allowed.to_vec()),
                 stop_token_ids: vec![7],
+                bad_words: vec![vec![8], vec![9, 9]],
                 ignore_eos,
                 min_tokens,
                 ..Default::default()
@@ -207,6 +234,8 @@ mod tests {
         check(&[0, 2], true, 1, true);
         check(&[7], true, 0, true);
         check(&[7, 1], false, 1, false);
+        check(&[8], false, 0, false);
+        check(&[8, 9], false, 0, true);
     }
 
     #[test]

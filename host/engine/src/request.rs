@@ -41,6 +41,9 @@ pub struct SamplingParams {
     /// Only these tokens may be chosen; not empty. None: every one. A list without an
     /// end-of-sequence token ends by length or by a stop string.
     pub allowed_token_ids: Option<Vec<u32>>,
+    /// Token sequences that the output never holds: the last token of each is masked where the
+    /// output ends with those before it.
+    pub bad_words: Vec<Vec<u32>>,
     /// End the sequence; the token is the last one of the output.
     pub stop_token_ids: Vec<u32>,
     /// The model's end-of-sequence tokens do not end the sequence (and are masked).
@@ -64,6 +67,7 @@ impl Default for SamplingParams {
             repetition_penalty: 1.0,
             logit_bias: Vec::new(),
             allowed_token_ids: None,
+            bad_words: Vec::new(),
             stop_token_ids: Vec::new(),
             ignore_eos: false,
             logprobs: None,

@@ -81,6 +81,27 @@ fn encode(state: &ServerState, text: &str, bos: Bos, param: &str) -> Result<Vec<
     Ok(tokens)
 }
 
+/// Tokens of bad words, each as it is at the start of a text and as it is behind a space. White
+/// space in front of a word does not count.
+pub(crate) fn tokenize_bad_words(
+    state: &ServerState,
+    words: &[String],
+) -> Result<Vec<Vec<u32>>, ApiError> {
+    let mut sequences: Vec<Vec<u32>> = Vec::with_capacity(2 * words.len());
+    for (i, word) in words.iter().enumerate() {
+        let param = format!("bad_words[{i}]");
+        let word = word.trim_start();
+        let at_start = encode(state, word, Bos::Skip, &param)?;
+        let behind_space = encode(state, &format!(" {word}"), Bos::Skip, &param)?;
+        // Where the space is a token of its own, the word alone masks both.
+        if !behind_space.ends_with(&at_start) {
+            sequences.push(behind_space);
+        }
+        sequences.push(at_start);
+    }
+    Ok(sequences)
+}
+
 /// The text of prompt tokens, for `echo`.
 pub(crate) fn detokenize(
     state: &ServerState,

@@ -1,11 +1,12 @@
 //! From logits to tokens, in place over the logits that the backend lends.
 //!
-//! bias → penalties → masks (stop tokens, all but allowed ones) → temperature → min-p →
+//! bias → penalties → masks (stop tokens, all but allowed ones, bad words) → temperature → min-p →
 //! top-k/top-p → Gumbel-max. Each feature is a file and costs nothing in rows that do not use it.
-//! A row's draw depends on its own logits, parameters, seed and position alone: never on the batch
+//! A row's draw depends on its own logits, tokens, parameters and seed alone: never on the batch
 //! around it.
 
 mod allowed;
+mod bad_words;
 mod bias;
 mod filter;
 mod gumbel;
@@ -54,7 +55,7 @@ impl RowSampling {
     }
 
     /// Applies what changes the logits themselves; says whether anything may have changed.
-    fn adjust(&self, logits: &mut [f32]) -> bool {
+    fn adjust(&self, tokens: &[u32], logits: &mut [f32]) -> bool {
         if !self.adjusts() {
             return false;
         }
@@ -68,6 +69,8 @@ impl RowSampling {
         if let Some(allowed) = &self.allowed {
             allowed.apply(logits);
         }
+        let output = &tokens[tokens.len() - self.num_output as usize..];
+        bad_words::apply(&self.params.bad_words, output, logits);
         true
     }
 
@@ -75,6 +78,7 @@ impl RowSampling {
         !self.params.logit_bias.is_empty()
             || self.penalties.is_some()
             || self.allowed.is_some()
+            || !self.params.bad_words.is_empty()
             || self.stop_mask.as_ref().is_some_and(|m| m.is_active(self.num_output))
     }
 
@@ -118,7 +122,7 @@ impl Sampler {
         for (&row, logits) in owners.iter().zip(logits.chunks_exact_mut(self.vocab_size)) {
             let state = rows.row_mut(row);
             let sampling = state.sampling.as_mut().expect("a scheduled row has an owner");
-            let result = self.sample_row(sampling, state.tokens.len(), logits);
+            let result = self.sample_row(sampling, &state.tokens, logits);
             if let Sampled::Token { token, .. } = result {
                 sampling.push(token);
                 state.tokens.push(token);
@@ -128,8 +132,8 @@ impl Sampler {
         Ok(())
     }
 
-    /// `position` is that of the token to be sampled.
-    fn sample_row(&mut self, row: &RowSampling, position: usize, logits: &mut [f32]) -> Sampled {
+    /// `tokens` are prompt and output so far.
+    fn sample_row(&mut self, row: &RowSampling, tokens: &[u32], logits: &mut [f32]) -> Sampled {
         let Some(mut max) = math::max(logits) else {
             return Sampled::Failed("the model's logits are not numbers".into());
         };
@@ -139,7 +143,7 @@ impl Sampler {
             self.raw.clear();
             self.raw.extend_from_slice(logits);
         }
-        let is_adjusted = row.adjust(logits);
+        let is_adjusted = row.adjust(tokens, logits);
         if is_adjusted {
             // Biases and penalties are finite, so only -inf can be new.
             max = math::max(logits).unwrap_or(f32::NEG_INFINITY);
@@ -147,12 +151,13 @@ impl Sampler {
         if max == f32::NEG_INFINITY {
             return Sampled::Failed("no token can be chosen: every one is masked".into());
         }
-        let token = self.choose(row, position, logits, max);
+        let token = self.choose(row, tokens.len(), logits, max);
         let raw_logits = if is_adjusted { &self.raw } else { &*logits };
         let logprobs = raw.map(|raw| Box::new(raw.finish(raw_logits, token)));
         Sampled::Token { token, logprobs }
     }
 
+    /// `position` is that of the token to be chosen.
     fn choose(&mut self, row: &RowSampling, position: usize, logits: &[f32], max: f32) -> u32 {
         let params = &*row.params;
         if params.is_greedy() {

@@ -273,10 +273,13 @@ fn any_params() -> impl Strategy<Value = SamplingParams> {
         (any::<u64>(), prop::option::of(0_u32..5), 0_u32..4),
         // The end of sequence is one of them only by chance, so one other is left.
         prop::option::of(prop::collection::vec(1_u32..200, 1..20)),
+        // A word that ends in one draw; those that grow have a property of their own.
+        prop::collection::vec(prop::collection::vec(0_u32..200, 2..4), 0..5),
     )
-        .prop_map(|(temperature, top_k, top_p, min_p, penalties, rest, allowed)| {
+        .prop_map(|(temperature, top_k, top_p, min_p, penalties, rest, ids, words)| {
             SamplingParams {
-                allowed_token_ids: allowed,
+                allowed_token_ids: ids,
+                bad_words: words,
                 temperature,
                 top_k,
                 top_p,
@@ -307,8 +310,14 @@ proptest! {
             .map(|token| TokenBias { token, bias })
             .collect();
         let ids = Some(allowed.clone());
-        let params =
-            SamplingParams { allowed_token_ids: ids, temperature, logit_bias, ..params };
+        let params = SamplingParams {
+            allowed_token_ids: ids,
+            // They could mask what is allowed.
+            bad_words: vec![],
+            temperature,
+            logit_bias,
+            ..params
+        };
         for seed in 0..8 {
             let params = SamplingParams { seed: Some(seed), ..params.clone() };
             let token = token(&sample(params, &[1], &[2, 3], &logits));
@@ -318,6 +327,37 @@ proptest! {
         let params = SamplingParams { allowed_token_ids: Some(allowed.clone()), ..greedy() };
         let best = allowed.iter().map(|&t| logits[t as usize]).fold(f32::NEG_INFINITY, f32::max);
         prop_assert_eq!(logits[token(&sample(params, &[1], &[], &logits)) as usize], best);
+    }
+
+    // However long the output and however it came to be, no bad word is in it.
+    #[test]
+    fn no_bad_word_is_ever_in_the_output(
+        words in prop::collection::vec(prop::collection::vec(0_u32..4, 1..4), 1..6),
+        start in prop::collection::vec(0_u32..5, 1..5),
+        temperature in prop_oneof![Just(0.0_f32), 0.01_f32..100.0],
+        logits in prop::collection::vec(-3.0_f32..6.0, 5..=5),
+        seed in any::<u64>(),
+    ) {
+        let params = SamplingParams {
+            bad_words: words.clone(),
+            temperature,
+            seed: Some(seed),
+            ..Default::default()
+        };
+        // The prompt may hold words, and they may begin in it.
+        let mut rows = rows(vec![(params.clone(), start.clone(), vec![])]);
+        let mut sampler = Sampler::new(logits.len());
+        for _ in 0..30 {
+            let before = rows.row(Row(0)).tokens[start.len()..].to_vec();
+            let mut results = Vec::new();
+            sampler.sample(&mut rows, &[Row(0)], &mut logits.clone(), &mut results).unwrap();
+            // As it would be after a preemption.
+            prop_assert_eq!(&results[0], &sample(params.clone(), &start, &before, &logits));
+        }
+        let output = &rows.row(Row(0)).tokens[start.len()..];
+        for word in &words {
+            prop_assert!(!output.windows(word.len()).any(|part| part == word), "{word:?}");
+        }
     }
 
     // A list of everything is the same as no list, at any temperature.

@@ -5,6 +5,7 @@
 
 use serde::Deserialize;
 use serde_json::Value;
+use tenon_engine::params as engine_params;
 use tenon_engine::params::{MAX_ALLOWED_TOKENS, MAX_LOGIT_BIAS, MAX_STOP_TOKENS};
 use tenon_engine::{SamplingParams, TokenBias};
 
@@ -18,6 +19,10 @@ const MAX_STOP_STRINGS: usize = 16;
 const MAX_STOP_BYTES: usize = 256;
 /// Largest absolute bias, as OpenAI documents it.
 const MAX_BIAS: f64 = 100.0;
+/// Bad words of one request; each is up to two token sequences.
+const MAX_BAD_WORDS: usize = engine_params::MAX_BAD_WORDS / 2;
+/// Bytes of one bad word: with a space in front it has fewer tokens than the engine takes.
+const MAX_BAD_WORD_BYTES: usize = 256;
 /// Bytes of `cache_salt`.
 const MAX_SALT_BYTES: usize = 256;
 
@@ -33,7 +38,7 @@ pub(crate) struct Bounds {
 /// The shared fields, checked.
 #[derive(Debug, Clone)]
 pub(crate) struct Sampling {
-    /// All but `max_tokens` and `logprobs`, which the endpoint sets.
+    /// All but `max_tokens`, `logprobs` and `bad_words`, which the endpoint sets.
     pub params: SamplingParams,
     /// As asked; the endpoint knows its default and the context.
     pub max_tokens: Option<u32>,
@@ -45,6 +50,8 @@ pub(crate) struct Sampling {
     pub include_stop: bool,
     /// `skip_special_tokens`.
     pub skip_special_tokens: bool,
+    /// Not yet tokenized; each has more than white space.
+    pub bad_words: Vec<String>,
     /// Prefixes are shared only under the same salt.
     pub cache_salt: Option<String>,
 }
@@ -66,7 +73,6 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("guided_choice", "leave it out"),
     ("guided_grammar", "leave it out"),
     ("guided_decoding_backend", "leave it out"),
-    ("bad_words", "use `logit_bias`"),
     ("use_beam_search", "use `n` with a temperature"),
     ("prompt_logprobs", "leave it out"),
     ("truncate_prompt_tokens", "cut the prompt before sending it"),
@@ -96,6 +102,7 @@ impl Sampling {
         let n = fields.integer("n", 1..=max_n)?.unwrap_or(1) as u32;
         let params = params(fields, bounds)?;
         let stop = stop_strings(fields)?;
+        let bad_words = bad_words(fields)?;
         let cache_salt = fields.take::<String>("cache_salt")?;
         if cache_salt.as_ref().is_some_and(|s| s.is_empty() || s.len() > MAX_SALT_BYTES) {
             return Err(ApiError::invalid(
@@ -108,6 +115,7 @@ impl Sampling {
             max_tokens: None,
             n,
             stop,
+            bad_words,
             include_stop: fields.flag("include_stop_str_in_output", false)?,
             skip_special_tokens: fields.flag("skip_special_tokens", true)?,
             cache_salt,
@@ -261,6 +269,24 @@ fn stop_strings(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
         }
     }
     Ok(stop)
+}
+
+fn bad_words(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
+    let words = fields.take::<Vec<String>>("bad_words")?.unwrap_or_default();
+    if words.len() > MAX_BAD_WORDS {
+        let message =
+            format!("`bad_words` has {} entries; at most {MAX_BAD_WORDS} are allowed", words.len());
+        return Err(ApiError::invalid("bad_words", message));
+    }
+    for (i, word) in words.iter().enumerate() {
+        if word.trim().is_empty() || word.len() > MAX_BAD_WORD_BYTES {
+            let message = format!(
+                "`bad_words[{i}]` must have 1 to {MAX_BAD_WORD_BYTES} bytes, not only white space"
+            );
+            return Err(ApiError::invalid(format!("bad_words[{i}]"), message));
+        }
+    }
+    Ok(words)
 }
 
 fn logit_bias(fields: &mut Fields, vocab_size: u32) -> Result<Vec<TokenBias>, ApiError> {

@@ -1,5 +1,5 @@
-//! `allowed_token_ids` through both endpoints: what is masked is never in an answer. The scripted
-//! model gives every token that is not its next one the same chance.
+//! `allowed_token_ids` and `bad_words` through both endpoints: what is masked is in no answer. The
+//! scripted model gives every token that is not its next one the same chance.
 
 use serde_json::{Value, json};
 
@@ -55,5 +55,20 @@ async fn a_list_that_allows_nothing_is_refused() {
             (400, json!("allowed_token_ids")),
             "{extra}"
         );
+    }
+}
+
+#[tokio::test]
+async fn bad_words_are_not_answered() {
+    let server = Setup::says("hello hell").start();
+    let bad = |words: &[&str]| json!({"bad_words": words, "max_tokens": 10});
+    assert_eq!(answers(&server, bad(&[])).await, ["hello hell", "hello hell"]);
+    assert_eq!(answers(&server, bad(&["hellx"])).await, ["hello hell", "hello hell"]);
+    for text in answers(&server, bad(&[" hello", "xyz"])).await {
+        assert!(text.starts_with("hell") && !text.starts_with("hello"), "{text}");
+    }
+    let none = json!({"bad_words": ["h", "e", "l", "o"], "max_tokens": 40, "temperature": 2});
+    for text in answers(&server, none).await {
+        assert!(!text.contains(['h', 'e', 'l', 'o']), "{text}");
     }
 }
