@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use axum::http::StatusCode;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::Response;
 use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::{Value, json};
@@ -14,17 +15,23 @@ use crate::error::ApiError;
 use crate::serve::{END_TIMEOUT, accept};
 use crate::{ops, request_id};
 
-/// Answers on `listener` until `loading` resolves, then closes these connections and gives its
-/// value. [`serve`](crate::serve) goes on with the same listener: none is turned away in between.
+/// Answers on `listener` until `loading` resolves, and gives its value. [`serve`](crate::serve) goes
+/// on with the same listener. None is turned away in between: a connection made here gets the answer
+/// to its one request.
 pub async fn serve_loading<T>(listener: &Arc<TcpListener>, loading: impl Future<Output = T>) -> T {
+    let (stop, stopped) = watch::channel(false);
     let (close, closed) = watch::channel(false);
-    let accepting = tokio::spawn(accept(listener.clone(), router(), END_TIMEOUT, closed));
+    let accepting = accept(listener.clone(), router(), END_TIMEOUT, stopped, closed);
+    let accepting = tokio::spawn(accepting);
     let value = loading.await;
-    close.send_replace(true);
-    // A client that does not read is cut off with the task.
-    let mut accepting = accepting;
-    if tokio::time::timeout(END_TIMEOUT, &mut accepting).await.is_err() {
-        accepting.abort();
+    stop.send_replace(true);
+    match accepting.await {
+        // They end by themselves, idle ones after a while.
+        Ok(mut connections) => drop(tokio::spawn(async move {
+            while connections.join_next().await.is_some() {}
+            drop(close);
+        })),
+        Err(error) => tracing::error!(%error, "accepting failed"),
     }
     value
 }
@@ -35,6 +42,13 @@ fn router() -> Router {
         .route("/ping", get(ops::ping).post(ops::ping))
         .fallback(too_early)
         .layer(axum::middleware::from_fn(request_id::echo))
+        .layer(axum::middleware::map_response(last_of_its_connection))
+}
+
+/// The next request is for who serves by then.
+async fn last_of_its_connection(mut response: Response) -> Response {
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 async fn health() -> (StatusCode, Json<Value>) {
@@ -75,10 +89,17 @@ mod tests {
         let chat = ask(address, "/v1/chat/completions").await;
         assert!(chat.starts_with("HTTP/1.1 503") && chat.contains("is loading"), "{chat}");
         assert!(ask(address, "/ping").await.starts_with("HTTP/1.1 200"));
-        // An idle connection does not hold up the change.
+        // An idle connection does not hold up the change, and one that was just made is answered.
         let idle = TcpStream::connect(address).await.unwrap();
+        let mut late = TcpStream::connect(address).await.unwrap();
+        // Accepted in order, so the two are by now.
+        assert!(ask(address, "/ping").await.starts_with("HTTP/1.1 200"));
         loaded.send(7).unwrap();
         assert_eq!(server.await.unwrap(), Ok(7));
+        late.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        late.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("loading"), "{answer}");
         drop(idle);
     }
 }

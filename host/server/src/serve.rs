@@ -41,8 +41,11 @@ pub async fn serve(
 ) -> std::io::Result<()> {
     let (close, closed) = watch::channel(false);
     let unread_timeout = state.config.unread_timeout;
-    let accepting = accept(listener, router(state.clone()), unread_timeout, closed);
-    let mut accepting = tokio::spawn(accepting);
+    let accepting = accept(listener, router(state.clone()), unread_timeout, closed.clone(), closed);
+    let mut accepting = tokio::spawn(async move {
+        let mut connections = accepting.await;
+        while connections.join_next().await.is_some() {}
+    });
     tokio::select! {
         result = &mut accepting => return result.map_err(std::io::Error::other),
         () = shutdown => {}
@@ -66,19 +69,19 @@ pub async fn serve(
     }
 }
 
-/// Accepts until closed, then waits for the connections.
+/// Accepts until stopped, and gives the connections that are open, which end when closed.
 pub(crate) async fn accept(
     listener: Arc<TcpListener>,
     router: Router,
     unread_timeout: Duration,
+    mut stopped: watch::Receiver<bool>,
     closed: watch::Receiver<bool>,
-) {
-    let mut closing = closed.clone();
+) -> JoinSet<()> {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
-            () = is_closed(&mut closing) => break,
+            () = is_closed(&mut stopped) => return connections,
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
             (stream, place) = next(&listener, &places) => {
                 let (router, closed) = (router.clone(), closed.clone());
@@ -90,8 +93,6 @@ pub(crate) async fn accept(
             }
         }
     }
-    drop(listener);
-    while connections.join_next().await.is_some() {}
 }
 
 /// Resolves when connections must close, or when nobody is left to say so.

@@ -27,8 +27,7 @@ fn what_is_prepared_for_nobody_keeps_its_place() {
             let mut body = chat_body("hi", json!({}));
             body["prompt"] = json!("hi");
             let request = post(path, body.to_string());
-            let leaving =
-                tokio::spawn(tower::ServiceExt::oneshot(server.router.clone(), request));
+            let leaving = tokio::spawn(tower::ServiceExt::oneshot(server.router.clone(), request));
             for _ in 0..10 {
                 tokio::task::yield_now().await;
             }
