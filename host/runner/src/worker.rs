@@ -93,8 +93,8 @@ pub fn spawn(
     let engine = Engine::new(config.engine.clone())?;
     let shared = Arc::new(Shared::new(config.engine.clone(), config.vocab_size));
     // Bounded by what is sent: submissions by `max_live`, aborts by what callers have open, each of
-    // which is ended once. A full channel would make who aborts wait for this thread, which may wait
-    // for who aborts to take its outputs.
+    // which is ended once. A full channel would make who aborts wait for this thread, which may
+    // wait for who aborts to take its outputs.
     let (sender, receiver) = channel();
     let (warm_sender, warmed_up) = sync_channel(0);
     let worker = Worker {

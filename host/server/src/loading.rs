@@ -15,9 +15,9 @@ use crate::error::ApiError;
 use crate::serve::{END_TIMEOUT, accept};
 use crate::{ops, request_id};
 
-/// Answers on `listener` until `loading` resolves, and gives its value. [`serve`](crate::serve) goes
-/// on with the same listener. None is turned away in between: a connection made here gets the answer
-/// to its one request.
+/// Answers on `listener` until `loading` resolves, and gives its value. [`serve`](crate::serve)
+/// goes on with the same listener. None is turned away in between: a connection made here gets the
+/// answer to its one request.
 pub async fn serve_loading<T>(listener: &Arc<TcpListener>, loading: impl Future<Output = T>) -> T {
     let (stop, stopped) = watch::channel(false);
     let (close, closed) = watch::channel(false);

@@ -23,7 +23,7 @@ fn what_is_prepared_for_nobody_keeps_its_place() {
             let server = setup.start();
             // The only thread for such work waits here, and behind it what is to be prepared.
             let (open, gate) = channel::<()>();
-            let gate = tokio::task::spawn_blocking(move || drop(gate.recv()));
+            let gate = tokio::task::spawn_blocking(move || gate.recv());
             let mut body = chat_body("hi", json!({}));
             body["prompt"] = json!("hi");
             let request = post(path, body.to_string());
@@ -35,7 +35,7 @@ fn what_is_prepared_for_nobody_keeps_its_place() {
             assert!(leaving.await.unwrap_err().is_cancelled());
             let refused = tokio::time::timeout(SOON, server.chat("hi", json!({}))).await;
             drop(open);
-            gate.await.unwrap();
+            gate.await.unwrap().unwrap_err();
             assert_eq!(refused.expect("more is prepared than there are places").status, 429);
             let deadline = Instant::now() + SOON;
             while server.chat("hi", json!({})).await.status == 429 {
