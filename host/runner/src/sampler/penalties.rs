@@ -58,7 +58,9 @@ impl Penalties {
             let logit = &mut logits[count.token as usize];
             if self.repetition != 1.0 {
                 let is_positive = *logit > 0.0;
-                *logit *= if is_positive { 1.0 / self.repetition } else { self.repetition };
+                let factor = if is_positive { 1.0 / self.repetition } else { self.repetition };
+                // A tiny penalty overflows; what is infinite cannot be compared.
+                *logit = (*logit * factor).min(f32::MAX);
             }
             if count.num_output > 0 {
                 *logit -= self.presence + self.frequency * count.num_output as f32;

@@ -263,6 +263,17 @@ fn a_mask_of_everything_is_an_error_not_a_token() {
     assert!(matches!(sample(params, &[1], &[], &[3.0]), Sampled::Failed(_)));
 }
 
+#[test]
+fn the_smallest_repetition_penalty_is_no_failure() {
+    for temperature in [0.0, 1.0] {
+        for repetition_penalty in [f32::from_bits(1), f32::MIN_POSITIVE, 1e-37] {
+            let params = SamplingParams { repetition_penalty, temperature, ..Default::default() };
+            params.validate(3).unwrap();
+            assert_eq!(token(&sample(params, &[1], &[], &[9.0, 8.0, -1.0])), 1);
+        }
+    }
+}
+
 fn any_params() -> impl Strategy<Value = SamplingParams> {
     (
         prop_oneof![Just(0.0_f32), 0.1_f32..2.0],
