@@ -339,6 +339,13 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("none.jinja", done.stderr)
 
+    def test_no_home_needs_a_cache_directory(self):
+        env = {key: value for key, value in os.environ.items() if key != "HOME"}
+        with script(HEADER, {"text": "hi"}) as path:
+            done = tenon("serve", "--scripted", path, "--port", "0", env=env)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("--cache-dir", done.stderr)
+
     def test_extension_test(self):
         cases = ROOT / "tests/cases/formats.jsonl"
         done = tenon("extension", "test", "llama3_json", "--cases", cases)

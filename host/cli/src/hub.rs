@@ -48,9 +48,13 @@ pub struct Hub {
 }
 
 /// Where compiled components are kept when no flag says so.
-pub fn default_cache_dir() -> PathBuf {
-    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_else(std::env::temp_dir);
-    home.join(".cache/tenon/components")
+///
+/// # Errors
+/// Without a home directory: compiled code must not lie where others could put some.
+pub fn default_cache_dir() -> Result<PathBuf> {
+    let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
+    let home = home.context("HOME is not set; name a directory of yours with --cache-dir")?;
+    Ok(PathBuf::from(home).join(".cache/tenon/components"))
 }
 
 /// Starts a sandbox that compiles in a child of this program.
@@ -61,13 +65,13 @@ fn sandbox(cache_dir: &Path) -> Result<ExtensionHost> {
 /// Admits one built-in parser, as a check that the sandbox works here. Its name.
 pub fn probe() -> Result<String> {
     let first = embedded::all()?.into_iter().next().context("no parser is built in")?;
-    let admitted = sandbox(&default_cache_dir())?.admit(first.bytes)?;
+    let admitted = sandbox(&default_cache_dir()?)?.admit(first.bytes)?;
     Ok(admitted.descriptor().name.clone())
 }
 
 /// The component in a file, or a built-in parser by name.
 pub fn open_component(name_or_path: &str) -> Result<Factory> {
-    let host = sandbox(&default_cache_dir())?;
+    let host = sandbox(&default_cache_dir()?)?;
     let builtin = embedded::all()?;
     let names: Vec<&str> = builtin.iter().map(|e| e.name.as_str()).collect();
     if let Some(found) = builtin.iter().find(|e| e.name == name_or_path) {
@@ -302,7 +306,8 @@ impl Extensions for Hub {
     fn bind(&self, name: &str, model: &str) -> Result<ExtensionRecord, ExtensionError> {
         let _changing = self.change();
         let name = self.canonical(name)?;
-        self.bind_installed(&name, model, None)?;
+        // Admitted first, then the disk, then what serves: a failure leaves all as it was.
+        self.resolve(&name)?;
         let is_builtin = self.read_installed().get(&name).is_some_and(|i| i.builtin.is_some());
         if is_builtin {
             // Flags choose built-in parsers; the disk only remembers uploads.
@@ -310,6 +315,7 @@ impl Extensions for Hub {
         } else {
             self.registry.bind(model, &name).map_err(from_registry)?;
         }
+        self.bind_installed(&name, model, None)?;
         self.record(&name)
     }
 

@@ -117,7 +117,7 @@ fn open_hub(args: &ServeArgs, launched: &Launched, name: &str) -> Result<Hub> {
         template: launched.template.as_ref().map(|t| t.source().to_owned()),
         has_token: Box::new(move |text| tokenizer.token_id(text).is_some()),
     };
-    let cache_dir = args.cache_dir.clone().unwrap_or_else(default_cache_dir);
+    let cache_dir = args.cache_dir.clone().map_or_else(default_cache_dir, Ok)?;
     Hub::open(&cache_dir, args.data_dir.as_deref(), evidence)
 }
 
