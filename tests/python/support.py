@@ -34,7 +34,7 @@ class Server:
         self.home = tempfile.TemporaryDirectory(prefix="tenon-test-")
         command = [BINARY, "serve", *map(str, args), "--port", "0"]
         command += ["--cache-dir", f"{self.home.name}/components"]
-        self.log = open(f"{self.home.name}/log", "w+b")
+        self.log = open(f"{self.home.name}/log", "wb")
         self.process = subprocess.Popen(
             [str(c) for c in command],
             stdout=subprocess.PIPE,
@@ -69,10 +69,18 @@ class Server:
             time.sleep(0.02)
         raise AssertionError(f"not healthy after {START_TIMEOUT_S} s: {self.logs()}")
 
+    def lines_until(self, start):
+        """The start-up text, up to the line that starts so."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if any(line.startswith(start) for line in list(self.lines)):
+                return list(self.lines)
+            time.sleep(0.02)
+        raise AssertionError(f"no line `{start}` in {self.lines}")
+
     def logs(self):
-        self.log.flush()
-        self.log.seek(0)
-        return self.log.read().decode(errors="replace")
+        # By its path: the server writes through the same description as `self.log`.
+        return Path(self.log.name).read_text(errors="replace")
 
     def client(self, key="none"):
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=120)

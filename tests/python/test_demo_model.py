@@ -3,7 +3,7 @@
 import math
 
 import openai
-from support import SMOLLM2, ServerCase, fold, tool, whole
+from support import SMOLLM2, Server, ServerCase, fold, tool, whole
 
 QUESTION = [{"role": "user", "content": "Who wrote Hamlet?"}]
 TOOLS = [tool("get_weather", city="string")]
@@ -97,6 +97,16 @@ class DemoModel(ServerCase):
         self.assertIn("template", raised.exception.body["message"])
         answer = self.chat(tools=TOOLS, extra_body={"allow_ignored_tools": True})
         self.assertEqual(answer.choices[0].message.content, self.chat().choices[0].message.content)
+
+    def test_the_flag_allows_ignored_tools(self):
+        server = Server(SMOLLM2, "--served-model-name", "demo", "--allow-ignored-tools")
+        try:
+            request = {"model": "demo", "messages": QUESTION, "temperature": 0, "max_tokens": 24}
+            answer = whole(server.client().chat.completions.create(**request, tools=TOOLS))
+        finally:
+            server.stop()
+        self.assertEqual(answer["content"], self.chat().choices[0].message.content)
+        self.assertEqual(answer["tool_calls"], [])
 
     def test_errors_name_the_field(self):
         def post(**fields):

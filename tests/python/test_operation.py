@@ -141,6 +141,20 @@ class Drain(unittest.TestCase):
             self.assertEqual(server.stop(), 0)
 
 
+class Logs(unittest.TestCase):
+    def test_logs_are_json_lines_when_not_on_a_terminal(self):
+        with script(HEADER, {"text": "hi"}) as path:
+            server = Server("--scripted", path)
+            try:
+                server.lines_until("ready")
+                until(lambda: "ready" in server.logs())
+                records = [json.loads(line) for line in server.logs().splitlines()]
+            finally:
+                server.stop()
+        [ready] = [record for record in records if record["message"] == "ready"]
+        self.assertEqual((ready["level"], ready["model"]), ("INFO", "scripted"))
+
+
 class Keys(unittest.TestCase):
     def test_api_and_admin_keys(self):
         with script(HEADER, {"text": "hi"}) as path:

@@ -3,7 +3,7 @@
 import json
 import unittest
 
-from support import QWEN, ServerCase, fold, tool, whole
+from support import QWEN, Server, ServerCase, fold, tool, whole
 
 
 class RealToolCall(ServerCase):
@@ -17,6 +17,14 @@ class RealToolCall(ServerCase):
     @classmethod
     def start(cls, stack):
         return [QWEN, "--served-model-name", "qwen", "--tool-call-parser", "llama3_json"]
+
+    def test_auto_takes_the_format_of_the_template(self):
+        server = Server(QWEN, "--served-model-name", "qwen", "--max-model-len", "512")
+        try:
+            [line] = [line for line in server.lines_until("ready") if line.startswith("parser")]
+        finally:
+            server.stop()
+        self.assertRegex(line, r"`hermes`.*auto: the template has .*<tool_call>")
 
     def test_weather(self):
         request = {
