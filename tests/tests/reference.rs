@@ -71,6 +71,7 @@ fn options(weights: WeightMode, kv_dtype: KvDType) -> PrepareOptions {
     PrepareOptions {
         weights,
         kv_dtype,
+        hybrid_kv: false,
         num_blocks: NUM_BLOCKS,
         block_size: BLOCK_SIZE,
         max_step_tokens: 256,
@@ -113,6 +114,7 @@ fn logprobs(
             seqs: &[span],
             block_tables: &blocks[..table_len],
             logits_rows: &rows,
+            block_copies: &[],
         };
         let ticket = backend.forward(&inputs).unwrap();
         let logits = backend.wait(ticket).unwrap();

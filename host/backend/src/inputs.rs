@@ -13,10 +13,20 @@ pub struct SeqSpan {
     pub context_len: u32,
     /// Length of the user's prompt (a replaying backend tells prompt from output by it).
     pub prompt_len: u32,
-    /// First entry of its block table in `StepInputs::block_tables`.
+    /// First entry of its block tables in `StepInputs::block_tables`: that of KV group `g` starts
+    /// at `table_start + g * table_len`.
     pub table_start: u32,
-    /// Entries of its block table: `ceil(context_len / block_size)`.
+    /// Entries of each of its block tables: `ceil(context_len / block_size)`.
     pub table_len: u32,
+}
+
+/// One block's contents, in all physical buffers, to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockCopy {
+    /// Read.
+    pub from: u32,
+    /// Overwritten.
+    pub to: u32,
 }
 
 /// What one forward pass runs. All slices are flat and borrowed from the runner.
@@ -26,12 +36,16 @@ pub struct StepInputs<'a> {
     pub token_ids: &'a [u32],
     /// `[num_tokens]` position of each token in its sequence.
     pub positions: &'a [u32],
-    /// `[num_tokens]` flat KV slot of each token: `block * block_size + offset`.
+    /// `[num_groups, num_tokens]` flat KV slot of each token in each KV group:
+    /// `block * block_size + offset`.
     pub slot_mapping: &'a [u32],
     /// `[num_seqs]` in ascending `token_start`.
     pub seqs: &'a [SeqSpan],
-    /// `[sum of table_len]` block ids.
+    /// `[sum of num_groups * table_len]` block ids; [`crate::layout::NO_BLOCK`] where a group's
+    /// window has passed.
     pub block_tables: &'a [u32],
+    /// Done in order, before anything else of the step.
+    pub block_copies: &'a [BlockCopy],
     /// `[num_logits_rows]` index into the flat token arrays.
     pub logits_rows: &'a [u32],
 }

@@ -4,11 +4,13 @@
 //! under `kernels/` implements [`Backend`]. This crate holds no implementation of a device.
 
 pub mod inputs;
+pub mod layout;
 pub mod program;
 pub mod quant;
 pub mod validate;
 
-pub use inputs::{SeqSpan, StepInputs};
+pub use inputs::{BlockCopy, SeqSpan, StepInputs};
+pub use layout::{KvGroup, KvLayout};
 pub use program::{
     Activation, BufferId, KvLayer, LinearPart, Op, Program, RopeId, RopeStyle, RopeTable, Tensor,
     TensorBytes, WeightId,
@@ -65,14 +67,17 @@ pub enum KvDType {
     BF16,
     /// IEEE half.
     F16,
+    /// Symmetric 8-bit integers with an f32 scale per token and head.
+    Int8,
 }
 
 impl KvDType {
-    /// Bytes of one element.
-    pub fn size(self) -> usize {
+    /// Bytes of one head's keys (or values) of one token.
+    pub fn head_bytes(self, head_dim: usize) -> usize {
         match self {
-            KvDType::F32 => 4,
-            KvDType::BF16 | KvDType::F16 => 2,
+            KvDType::F32 => 4 * head_dim,
+            KvDType::BF16 | KvDType::F16 => 2 * head_dim,
+            KvDType::Int8 => head_dim + size_of::<f32>(),
         }
     }
 }
@@ -84,6 +89,8 @@ pub struct PrepareOptions {
     pub weights: WeightMode,
     /// How keys and values are kept.
     pub kv_dtype: KvDType,
+    /// Windowed layers get block tables of their own: [`Program::kv_layout`].
+    pub hybrid_kv: bool,
     /// KV blocks in the pool.
     pub num_blocks: usize,
     /// Slots in a block.
@@ -112,4 +119,20 @@ pub trait Backend: Send {
     /// Waits for the step and lends its logits, `[num_logits_rows, vocab_size]` in f32, to be
     /// changed in place by the sampler. Valid until the next `forward`.
     fn wait(&mut self, ticket: Ticket) -> Result<&mut [f32], BackendError>;
+
+    /// Bytes of a block over all physical buffers, for [`Backend::read_block`].
+    fn block_bytes(&self) -> usize;
+
+    /// Copies a block's keys and values to `bytes`, in a layout of the backend's own. No step is in
+    /// flight.
+    fn read_block(&mut self, block: u32, bytes: &mut [u8]) -> Result<(), BackendError>;
+
+    /// Puts back what [`Backend::read_block`] gave. No step is in flight.
+    fn write_block(&mut self, block: u32, bytes: &[u8]) -> Result<(), BackendError>;
+
+    /// Whether `forward` returns before the step has run, so that planning the next step meanwhile
+    /// saves time.
+    fn is_async(&self) -> bool {
+        false
+    }
 }

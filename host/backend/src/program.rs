@@ -265,8 +265,10 @@ impl Program {
         self.buffers[self.logits.0 as usize]
     }
 
-    /// Bytes of KV cache for one token over all layers.
-    pub fn kv_bytes_per_token(&self, dtype: crate::KvDType) -> usize {
-        self.kv_layers.iter().map(|l| 2 * l.num_kv_heads * l.head_dim * dtype.size()).sum()
+    /// Bytes of one slot of the KV cache over the physical buffers of `layout`.
+    pub fn kv_bytes_per_slot(&self, dtype: crate::KvDType, layout: &crate::KvLayout) -> usize {
+        let shapes = self.kv_layers.iter().zip(&layout.layers);
+        let first = shapes.filter(|(_, place)| place.group == 0);
+        first.map(|(l, _)| 2 * l.num_kv_heads * dtype.head_bytes(l.head_dim)).sum()
     }
 }

@@ -3,6 +3,7 @@
 //! A program that passes has consistent ids, widths and byte lengths, writes each buffer before it
 //! is read, and keeps token buffers and logits-row buffers apart; so kernels index without checks.
 
+use crate::layout::{KvGroup, NO_BLOCK};
 use crate::{
     BackendError, BufferId, DType, Op, PrepareOptions, Program, RopeId, StepInputs, Tensor,
     WeightId,
@@ -38,11 +39,16 @@ impl Program {
 }
 
 impl StepInputs<'_> {
-    /// Checks that the step stays inside what was prepared: `vocab_size` ids, and the pool, block
-    /// size and limits of `options`. Spans must cover the tokens in order, positions be those of
-    /// the end of each context, and slots agree with the block tables.
-    pub fn check(&self, vocab_size: usize, options: &PrepareOptions) -> Result<(), BackendError> {
-        check_step(self, vocab_size, options).map_err(BackendError::Failed)
+    /// Checks that the step stays inside what was prepared: `vocab_size` ids, the pool, block size
+    /// and limits of `options`, and the KV `groups`. Spans must cover the tokens in order,
+    /// positions be those of the end of each context, and slots agree with the block tables.
+    pub fn check(
+        &self,
+        vocab_size: usize,
+        options: &PrepareOptions,
+        groups: &[KvGroup],
+    ) -> Result<(), BackendError> {
+        check_step(self, vocab_size, options, groups).map_err(BackendError::Failed)
     }
 }
 
@@ -316,7 +322,12 @@ fn check_tensor(t: &Tensor) -> Result<(), String> {
     })
 }
 
-fn check_step(inputs: &StepInputs<'_>, vocab: usize, o: &PrepareOptions) -> Result<(), String> {
+fn check_step(
+    inputs: &StepInputs<'_>,
+    vocab: usize,
+    o: &PrepareOptions,
+    groups: &[KvGroup],
+) -> Result<(), String> {
     let num_tokens = inputs.token_ids.len();
     ensure((1..=o.max_step_tokens).contains(&num_tokens), || {
         format!("a step of `{num_tokens}` tokens; prepared for 1 to {}", o.max_step_tokens)
@@ -326,7 +337,8 @@ fn check_step(inputs: &StepInputs<'_>, vocab: usize, o: &PrepareOptions) -> Resu
         format!("a step of `{num_rows}` logits rows; prepared for {}", o.max_logits_rows)
     })?;
     ensure(
-        inputs.positions.len() == num_tokens && inputs.slot_mapping.len() == num_tokens,
+        inputs.positions.len() == num_tokens
+            && inputs.slot_mapping.len() == num_tokens * groups.len(),
         || "positions, slots and token ids differ in number".into(),
     )?;
     if let Some(id) = inputs.token_ids.iter().find(|&&id| id as usize >= vocab) {
@@ -335,12 +347,21 @@ fn check_step(inputs: &StepInputs<'_>, vocab: usize, o: &PrepareOptions) -> Resu
     if let Some(row) = inputs.logits_rows.iter().find(|&&row| row as usize >= num_tokens) {
         return Err(format!("logits row `{row}` of a step of {num_tokens} tokens"));
     }
+    if let Some(copy) =
+        inputs.block_copies.iter().find(|c| c.from.max(c.to) as usize >= o.num_blocks)
+    {
+        let (from, to) = (copy.from, copy.to);
+        return Err(format!("copy of block `{from}` to `{to}` in a pool of {}", o.num_blocks));
+    }
     let mut next_token = 0;
     for seq in inputs.seqs {
         ensure(seq.token_start as usize == next_token && seq.num_tokens > 0, || {
             format!("row {}: tokens start at `{}`, not {next_token}", seq.row, seq.token_start)
         })?;
-        check_span(inputs, seq, num_tokens, o).map_err(|e| format!("row {}: {e}", seq.row))?;
+        for group in 0..groups.len() {
+            check_span(inputs, seq, num_tokens, o, (group, groups[group].window))
+                .map_err(|e| format!("row {}: {e}", seq.row))?;
+        }
         next_token += seq.num_tokens as usize;
     }
     ensure(next_token == num_tokens, || {
@@ -353,21 +374,29 @@ fn check_span(
     seq: &crate::SeqSpan,
     num_tokens: usize,
     o: &PrepareOptions,
+    (group, window): (usize, Option<u32>),
 ) -> Result<(), String> {
     let (start, count) = (seq.token_start as usize, seq.num_tokens as usize);
     ensure(count <= num_tokens - start && seq.num_tokens <= seq.context_len, || {
         format!("`{count}` tokens do not fit the step or its context of {}", seq.context_len)
     })?;
-    let table_end = seq.table_start as usize + seq.table_len as usize;
-    let table = inputs.block_tables.get(seq.table_start as usize..table_end);
+    let table_len = seq.table_len as usize;
+    let table_start = seq.table_start as usize + group * table_len;
+    let table_end = table_start + table_len;
+    let table = inputs.block_tables.get(table_start..table_end);
     let table = table.ok_or_else(|| format!("block table ends at `{table_end}`"))?;
     ensure(table.len() == (seq.context_len as usize).div_ceil(o.block_size), || {
         format!("`{}` blocks for a context of {}", table.len(), seq.context_len)
     })?;
-    if let Some(block) = table.iter().find(|&&block| block as usize >= o.num_blocks) {
-        return Err(format!("block `{block}` is outside of the pool of {}", o.num_blocks));
-    }
     let first = (seq.context_len - seq.num_tokens) as usize;
+    // The first of its tokens sees the least far ahead: positions from here on.
+    let visible = window.map_or(0, |w| (first + 1).saturating_sub(w as usize));
+    for (at, &block) in table.iter().enumerate() {
+        let is_passed = (at + 1) * o.block_size <= visible;
+        ensure((block as usize) < o.num_blocks || (block == NO_BLOCK && is_passed), || {
+            format!("block `{block}` is outside of the pool of {}", o.num_blocks)
+        })?;
+    }
     for i in 0..count {
         let position = first + i;
         ensure(inputs.positions[start + i] as usize == position, || {
@@ -375,9 +404,8 @@ fn check_span(
         })?;
         let block = table[position / o.block_size] as usize;
         let slot = block * o.block_size + position % o.block_size;
-        ensure(inputs.slot_mapping[start + i] as usize == slot, || {
-            format!("slot `{}` where the table says {slot}", inputs.slot_mapping[start + i])
-        })?;
+        let given = inputs.slot_mapping[group * num_tokens + start + i];
+        ensure(given as usize == slot, || format!("slot `{given}` where the table says {slot}"))?;
     }
     Ok(())
 }

@@ -305,7 +305,7 @@ impl Sizes {
             (KvDTypeArg::Float16, _) => KvDType::F16,
         };
         let per_token = match &source.run {
-            Run::Model(program) => program.kv_bytes_per_token(kv_dtype),
+            Run::Model(program) => program.kv_bytes_per_slot(kv_dtype, &program.kv_layout(false)),
             Run::Script(_) => size_of::<Option<u32>>(),
         };
         let per_block = per_token * args.block_size;
@@ -346,6 +346,7 @@ fn prepare(args: &ModelArgs, run: Run, sizes: &Sizes) -> Result<Box<dyn Backend>
     let options = PrepareOptions {
         weights: sizes.weights,
         kv_dtype: sizes.kv_dtype,
+        hybrid_kv: false,
         num_blocks: sizes.num_blocks,
         block_size: args.block_size,
         max_step_tokens: args.max_num_batched_tokens,

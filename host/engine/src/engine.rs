@@ -79,7 +79,7 @@ impl Engine {
         if self.scheduler.num_live() + request.n as usize > limit {
             return Err(AddError::QueueFull { limit });
         }
-        let root = self.scheduler.hasher.root(request.cache_salt.as_deref());
+        let root = self.scheduler.kv.hasher.root(request.cache_salt.as_deref());
         // Without a full block before the last prompt token there is nothing to share.
         let shares = self.config.prefix_caching && request.prompt.len() > self.config.block_size;
         for index in 0..request.n {
@@ -181,7 +181,8 @@ impl Engine {
 
     /// A snapshot.
     pub fn stats(&self) -> EngineStats {
-        let Scheduler { running, waiting, deferred, pool, stats, .. } = &self.scheduler;
+        let Scheduler { running, waiting, deferred, kv, stats, .. } = &self.scheduler;
+        let pool = &kv.pool;
         EngineStats {
             num_requests_running: running.len() as u64,
             num_requests_waiting: (waiting.len() + deferred.len()) as u64,
@@ -197,7 +198,7 @@ impl Engine {
 
     /// Walks all state and panics where it does not add up. Linear time: for tests and diagnosis.
     pub fn check(&self) {
-        self.scheduler.pool.check();
+        self.scheduler.kv.pool.check();
         let mut held = vec![0_u32; self.config.num_blocks];
         for seq in &self.scheduler.running {
             assert!(seq.row.is_some() && seq.len() <= seq.max_len);
@@ -207,7 +208,7 @@ impl Engine {
             }
         }
         let num_held = held.iter().filter(|&&n| n > 0).count();
-        assert_eq!(num_held, self.scheduler.pool.num_used(), "a block leaked");
+        assert_eq!(num_held, self.scheduler.kv.pool.num_used(), "a block leaked");
         for seq in self.scheduler.waiting.iter().chain(&self.scheduler.deferred) {
             assert!(seq.row.is_none() && seq.blocks.is_empty() && !seq.is_ended);
         }
@@ -231,13 +232,10 @@ impl Engine {
             outputs.push(last_output(seq, FinishReason::Error, Some(error)));
             seq.is_ended = true;
             // What it computed may be what is broken: nobody else is to start from it.
-            for &block in &seq.blocks {
-                self.scheduler.pool.forget(block);
-            }
+            self.scheduler.kv.forget(seq);
             return;
         }
-        self.scheduler.register_full_blocks(at);
-        let seq = &mut self.scheduler.running[at];
+        self.scheduler.kv.register_full_blocks(seq);
         if let Some(Sampled::Token { token, logprobs }) = result {
             let finish = seq.push(token, &self.config.eos_token_ids);
             seq.is_ended = finish.is_some();
@@ -270,7 +268,7 @@ impl Engine {
     }
 
     fn check_idle(&self) {
-        let pool = &self.scheduler.pool;
+        let pool = &self.scheduler.kv.pool;
         assert_eq!(pool.num_used(), 0, "idle, and {} blocks are held", pool.num_used());
         assert_eq!(pool.num_available(), pool.num_blocks(), "idle, and blocks are missing");
     }

@@ -4,6 +4,7 @@
 pub mod config;
 pub mod engine;
 pub mod hash;
+mod kv;
 pub mod params;
 pub mod plan;
 pub mod pool;

@@ -8,16 +8,11 @@
 use std::collections::VecDeque;
 
 use crate::config::EngineConfig;
-use crate::hash::BlockHasher;
+use crate::kv::KvManager;
 use crate::plan::{Admitted, Row, Scheduled, StepPlan};
-use crate::pool::{BlockId, BlockPool};
 use crate::request::RequestId;
 use crate::sequence::{SeqId, Sequence};
 use crate::stats::EngineStats;
-
-/// While others run, admission leaves one block in this many free, so that a newcomer is not
-/// preempted by the next decode step.
-const WATERMARK_DIVISOR: usize = 100;
 
 #[derive(Debug)]
 pub(crate) struct Scheduler {
@@ -25,19 +20,15 @@ pub(crate) struct Scheduler {
     pub waiting: VecDeque<Sequence>,
     /// Siblings of a sequence that is about to compute their common prompt.
     pub deferred: Vec<Sequence>,
-    pub pool: BlockPool,
-    pub hasher: BlockHasher,
+    pub kv: KvManager,
     pub stats: EngineStats,
     free_rows: Vec<Row>,
     // Rows given back since the last plan; the runner is told with the next one.
     released: Vec<Row>,
-    block_size: usize,
     max_step_tokens: usize,
     max_prefill_chunk: usize,
     max_num_seqs: usize,
     prefix_caching: bool,
-    // Scratch of `admit_head`.
-    matched: Vec<BlockId>,
 }
 
 impl Scheduler {
@@ -46,17 +37,14 @@ impl Scheduler {
             running: Vec::with_capacity(config.max_num_seqs),
             waiting: VecDeque::new(),
             deferred: Vec::new(),
-            pool: BlockPool::new(config.num_blocks),
-            hasher: BlockHasher::new(config.hash_key),
+            kv: KvManager::new(config),
             stats: EngineStats::default(),
             free_rows: (0..config.max_num_seqs as u32).rev().map(Row).collect(),
             released: Vec::new(),
-            block_size: config.block_size,
             max_step_tokens: config.max_step_tokens,
             max_prefill_chunk: config.max_prefill_chunk,
             max_num_seqs: config.max_num_seqs,
             prefix_caching: config.prefix_caching,
-            matched: Vec::new(),
         }
     }
 
@@ -100,9 +88,8 @@ impl Scheduler {
             } else {
                 seq.num_pending().min(*budget - num_decodes).min(self.chunk_cap())
             };
-            let num_blocks = (seq.num_computed + num_tokens).div_ceil(self.block_size);
-            let num_missing = num_blocks.saturating_sub(seq.blocks.len());
-            while self.pool.num_available() < num_missing {
+            let num_missing = self.kv.num_missing(seq, num_tokens);
+            while self.kv.pool.num_available() < num_missing {
                 let is_self = self.running.len() - 1 == at;
                 // The victim is younger than `at`: it has no share of this step yet.
                 let victim_decodes = self.preempt_youngest();
@@ -113,11 +100,7 @@ impl Scheduler {
             }
             if num_tokens > 0 {
                 let start = plan.new_blocks.len() as u32;
-                for _ in 0..num_missing {
-                    let block = self.pool.allocate().expect("the pool has that many");
-                    self.running[at].blocks.push(block);
-                    plan.new_blocks.push(block);
-                }
+                self.kv.grow(&mut self.running[at], num_missing, plan);
                 schedule(&self.running[at], num_tokens, start, plan);
                 *budget -= num_tokens;
             }
@@ -130,39 +113,12 @@ impl Scheduler {
     fn admit_head(&mut self, plan: &mut StepPlan, budget: &mut usize) -> bool {
         let chunk_cap = self.chunk_cap();
         let Some(seq) = self.waiting.front_mut() else { return false };
-        let num_total = seq.len().div_ceil(self.block_size);
-        self.matched.clear();
-        let mut num_unused = 0;
-        if self.prefix_caching {
-            // The newest token is always computed: its logits are needed.
-            for at in 0..(seq.len() - 1) / self.block_size {
-                let hash = seq.block_hash(at, self.block_size, &self.hasher);
-                let Some(block) = self.pool.lookup(hash) else { break };
-                num_unused += usize::from(self.pool.is_unused(block));
-                self.matched.push(block);
-            }
-        }
-        let reserve = match self.running.is_empty() {
-            true => 0,
-            false => self.pool.num_blocks() / WATERMARK_DIVISOR,
-        };
-        let num_new = num_total - self.matched.len();
-        if self.pool.num_available() < num_unused + num_new + reserve {
+        if !self.kv.admit(seq, self.running.is_empty()) {
             return false;
         }
         let mut seq = self.waiting.pop_front().expect("it has a head");
         seq.row = self.free_rows.pop();
         assert!(seq.row.is_some(), "rows and running sequences disagree");
-        seq.blocks.reserve_exact(seq.max_len.div_ceil(self.block_size));
-        for &block in &self.matched {
-            self.pool.share(block);
-            seq.blocks.push(block);
-        }
-        for _ in 0..num_new {
-            seq.blocks.push(self.pool.allocate().expect("the pool has that many"));
-        }
-        seq.num_registered = self.matched.len();
-        seq.num_computed = self.matched.len() * self.block_size;
         if seq.num_cached.is_none() {
             self.count_admission(&mut seq);
         }
@@ -210,29 +166,12 @@ impl Scheduler {
         }
     }
 
-    /// Gives back row and blocks. The tail goes first, so that it is evicted before the head.
+    /// Gives back row and blocks.
     pub fn release(&mut self, seq: &mut Sequence) {
-        for block in seq.blocks.drain(..).rev() {
-            self.pool.release(block);
-        }
-        seq.num_registered = 0;
-        seq.num_computed = 0;
+        self.kv.release(seq);
         let row = seq.row.take().expect("a running sequence has a row");
         self.free_rows.push(row);
         self.released.push(row);
-    }
-
-    /// Makes the blocks that became full findable.
-    pub fn register_full_blocks(&mut self, at: usize) {
-        if !self.prefix_caching {
-            return;
-        }
-        let seq = &mut self.running[at];
-        for at in seq.num_registered..seq.num_computed / self.block_size {
-            let hash = seq.block_hash(at, self.block_size, &self.hasher);
-            self.pool.register(seq.blocks[at], hash);
-            seq.num_registered = at + 1;
-        }
     }
 
     pub fn position_of(&self, seq: SeqId) -> usize {

@@ -24,6 +24,7 @@ fn logits(program: Program) -> Vec<f32> {
     let options = PrepareOptions {
         weights: WeightMode::Float32,
         kv_dtype: KvDType::F32,
+        hybrid_kv: false,
         num_blocks: 2,
         block_size: 16,
         max_step_tokens: 32,
@@ -48,6 +49,7 @@ fn logits(program: Program) -> Vec<f32> {
         seqs: &[span],
         block_tables: &[0, 1],
         logits_rows: &all,
+        block_copies: &[],
     };
     let mut backend = ReferenceBackend::prepare(program, &options).unwrap();
     let ticket = backend.forward(&inputs).unwrap();

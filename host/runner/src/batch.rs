@@ -102,6 +102,7 @@ impl InputBatch {
             seqs: &self.seqs,
             block_tables: &self.block_tables,
             logits_rows: &self.logits_rows,
+            block_copies: &[],
         }
     }
 

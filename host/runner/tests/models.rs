@@ -25,6 +25,7 @@ fn backend(kind: Kind, model: &TinyModel, config: &EngineConfig) -> Box<dyn Back
     let options = PrepareOptions {
         weights: WeightMode::Native,
         kv_dtype: KvDType::BF16,
+        hybrid_kv: false,
         num_blocks: config.num_blocks,
         block_size: config.block_size,
         max_step_tokens: config.max_step_tokens,

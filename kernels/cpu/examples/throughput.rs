@@ -62,6 +62,7 @@ fn measure(name: &str, linear: DType, weights: WeightMode, threads: usize, repea
     let options = PrepareOptions {
         weights,
         kv_dtype: KvDType::BF16,
+        hybrid_kv: false,
         num_blocks: 33 * BLOCKS,
         block_size: BLOCK,
         max_step_tokens: 512,
@@ -142,6 +143,7 @@ fn step(cpu: &mut CpuBackend, spans: &[(usize, &[u32])]) -> f64 {
         seqs: &seqs,
         block_tables: &tables,
         logits_rows: &rows,
+        block_copies: &[],
     };
     let start = Instant::now();
     let ticket = cpu.forward(&inputs).unwrap();

@@ -42,10 +42,18 @@ impl KvCache {
         ) -> Result<Vec<LayerCache<E>>, BackendError> {
             layers.iter().map(|&shape| LayerCache::new(shape, options)).collect()
         }
+        if options.hybrid_kv {
+            let reason = "block tables per kind of layer".into();
+            return Err(BackendError::Unsupported { backend: "cpu", reason });
+        }
         Ok(match options.kv_dtype {
             KvDType::F32 => KvCache::F32(all(layers, options)?),
             KvDType::BF16 => KvCache::Bf16(all(layers, options)?),
             KvDType::F16 => KvCache::F16(all(layers, options)?),
+            KvDType::Int8 => {
+                let reason = "int8 KV cache".into();
+                return Err(BackendError::Unsupported { backend: "cpu", reason });
+            }
         })
     }
 }

@@ -1,7 +1,7 @@
 //! `CpuBackend`: prepares a program and runs its steps, one operation after the other.
 
 use tenon_backend::{
-    Backend, BackendError, Op, PrepareOptions, Program, StepInputs, Ticket, WeightMode,
+    Backend, BackendError, KvGroup, Op, PrepareOptions, Program, StepInputs, Ticket, WeightMode,
     quant::dequantize_row,
 };
 
@@ -117,7 +117,7 @@ impl Backend for CpuBackend {
     }
 
     fn forward(&mut self, inputs: &StepInputs<'_>) -> Result<Ticket, BackendError> {
-        inputs.check(self.plan.vocab_size, &self.options)?;
+        inputs.check(self.plan.vocab_size, &self.options, &[KvGroup { window: None }])?;
         let memory = &mut self.memory;
         for rotary in &mut memory.rotaries {
             rotary.update(&mut memory.pool, inputs.positions);
@@ -142,6 +142,18 @@ impl Backend for CpuBackend {
             )));
         }
         Ok(&mut self.memory.arena[self.plan.logits.start..][..self.num_logits])
+    }
+
+    fn block_bytes(&self) -> usize {
+        0
+    }
+
+    fn read_block(&mut self, _: u32, _: &mut [u8]) -> Result<(), BackendError> {
+        Err(BackendError::Failed("blocks cannot be read yet".into()))
+    }
+
+    fn write_block(&mut self, _: u32, _: &[u8]) -> Result<(), BackendError> {
+        Err(BackendError::Failed("blocks cannot be written yet".into()))
     }
 }
 

@@ -158,6 +158,7 @@ proptest! {
         let options = PrepareOptions {
             weights: WeightMode::Float32,
             kv_dtype,
+            hybrid_kv: false,
             num_blocks: 470,
             block_size,
             ..options(threads)
@@ -167,6 +168,7 @@ proptest! {
             KvDType::F32 => 2e-4,
             KvDType::BF16 => 3e-2,
             KvDType::F16 => 4e-3,
+            KvDType::Int8 => unreachable!("not among the types above"),
         };
         for isa in isas() {
             let e = both(&program, &options, isa, |backend| {

@@ -61,6 +61,7 @@ fn steps_do_not_allocate() {
                 seqs: &[seq],
                 block_tables: &blocks[..seq.table_len as usize],
                 logits_rows: &[0],
+                block_copies: &[],
             };
             // Threads that start meanwhile allocate, too: what a step allocates, each one does.
             let allocations = (0..REPEATS).map(|_| {

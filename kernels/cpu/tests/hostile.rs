@@ -138,6 +138,7 @@ fn step_inputs() {
             seqs: &s.seqs,
             block_tables: &s.tables,
             logits_rows: &s.rows,
+            block_copies: &[],
         };
         let found = cpu.forward(&inputs).map_err(|e| e.to_string());
         let expected = reference.forward(&inputs).map_err(|e| e.to_string());

@@ -22,6 +22,10 @@ pub struct Layer {
 impl KvCache {
     /// Zeroed; fails when the memory cannot be had.
     pub fn new(shapes: &[KvLayer], options: &PrepareOptions) -> Result<Self, BackendError> {
+        if options.kv_dtype == KvDType::Int8 || options.hybrid_kv {
+            let reason = "int8 or hybrid KV cache".into();
+            return Err(BackendError::Unsupported { backend: "reference", reason });
+        }
         let num_slots = options.num_blocks * options.block_size;
         let mut layers = Vec::new();
         for &shape in shapes {
@@ -70,6 +74,7 @@ fn round(dtype: KvDType, x: f32) -> f32 {
         KvDType::F32 => x,
         KvDType::BF16 => bf16::from_f32(x).to_f32(),
         KvDType::F16 => f16::from_f32(x).to_f32(),
+        KvDType::Int8 => unreachable!("refused when prepared"),
     }
 }
 

@@ -53,7 +53,8 @@ impl Backend for ReferenceBackend {
     }
 
     fn forward(&mut self, inputs: &StepInputs<'_>) -> Result<Ticket, BackendError> {
-        inputs.check(self.embedded_vocab(), &self.options)?;
+        let layout = self.program.kv_layout(false);
+        inputs.check(self.embedded_vocab(), &self.options, &layout.groups)?;
         let mut num_rows = inputs.token_ids.len();
         for op in &self.program.ops {
             if let Op::TakeLogitsRows { .. } = op {
@@ -73,5 +74,17 @@ impl Backend for ReferenceBackend {
             )));
         }
         Ok(&mut self.buffers[self.program.logits.0 as usize])
+    }
+
+    fn block_bytes(&self) -> usize {
+        0
+    }
+
+    fn read_block(&mut self, _: u32, _: &mut [u8]) -> Result<(), BackendError> {
+        Err(BackendError::Failed("blocks cannot be read yet".into()))
+    }
+
+    fn write_block(&mut self, _: u32, _: &[u8]) -> Result<(), BackendError> {
+        Err(BackendError::Failed("blocks cannot be written yet".into()))
     }
 }

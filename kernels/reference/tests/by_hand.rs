@@ -19,6 +19,7 @@ fn options(kv_dtype: KvDType) -> PrepareOptions {
     PrepareOptions {
         weights: WeightMode::Native,
         kv_dtype,
+        hybrid_kv: false,
         num_blocks: 8,
         block_size: 2,
         max_step_tokens: 8,
@@ -94,6 +95,7 @@ fn run(case: Case, kv_dtype: KvDType) -> Vec<f32> {
         seqs: &[seq],
         block_tables: &blocks[..table_len],
         logits_rows: &tokens,
+        block_copies: &[],
     };
     let ticket = backend.forward(&inputs).unwrap();
     backend.wait(ticket).unwrap().to_vec()

@@ -11,6 +11,9 @@ use tenon_backend::{Backend, BackendError, SeqSpan, StepInputs, Ticket};
 /// How far the scripted token's logit stands above all others.
 const PEAK: f32 = 30.0;
 
+/// Bytes of a slot as [`Backend::read_block`] gives it.
+const SLOT_BYTES: usize = 8;
+
 /// One scripted answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
@@ -113,6 +116,11 @@ impl Backend for ScriptedBackend {
     }
 
     fn forward(&mut self, inputs: &StepInputs<'_>) -> Result<Ticket, BackendError> {
+        for copy in inputs.block_copies {
+            let from = copy.from as usize * self.block_size;
+            let to = copy.to as usize * self.block_size;
+            self.slots.copy_within(from..from + self.block_size, to);
+        }
         for (&slot, &token) in inputs.slot_mapping.iter().zip(inputs.token_ids) {
             self.slots[slot as usize] = Some(token);
         }
@@ -142,6 +150,28 @@ impl Backend for ScriptedBackend {
             return Err(BackendError::Failed(format!("ticket `{}` is stale", ticket.0)));
         }
         Ok(&mut self.logits)
+    }
+
+    fn block_bytes(&self) -> usize {
+        self.block_size * SLOT_BYTES
+    }
+
+    fn read_block(&mut self, block: u32, bytes: &mut [u8]) -> Result<(), BackendError> {
+        let slots = &self.slots[block as usize * self.block_size..][..self.block_size];
+        for (slot, bytes) in slots.iter().zip(bytes.chunks_exact_mut(SLOT_BYTES)) {
+            let value = slot.map_or(u64::MAX, u64::from);
+            bytes.copy_from_slice(&value.to_le_bytes());
+        }
+        Ok(())
+    }
+
+    fn write_block(&mut self, block: u32, bytes: &[u8]) -> Result<(), BackendError> {
+        let slots = &mut self.slots[block as usize * self.block_size..][..self.block_size];
+        for (slot, bytes) in slots.iter_mut().zip(bytes.chunks_exact(SLOT_BYTES)) {
+            let bytes = bytes.try_into().expect("the chunks have this length");
+            *slot = u32::try_from(u64::from_le_bytes(bytes)).ok();
+        }
+        Ok(())
     }
 }
 
@@ -190,6 +220,7 @@ mod tests {
                     seqs: &[span],
                     block_tables: table,
                     logits_rows: &[positions.len() as u32 - 1],
+                    block_copies: &[],
                 })
                 .unwrap();
             let logits = backend.wait(ticket).unwrap();
@@ -236,6 +267,7 @@ mod tests {
             seqs: &[span],
             block_tables: &[0],
             logits_rows: &[0],
+            block_copies: &[],
         };
         assert!(backend.forward(&inputs).unwrap_err().to_string().contains("never written"));
     }

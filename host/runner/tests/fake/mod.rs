@@ -124,6 +124,11 @@ impl Backend for FakeBackend {
             Some(Fault::Panic) => panic!("planted"),
             _ => {}
         }
+        for copy in inputs.block_copies {
+            let from = copy.from as usize * self.block_size;
+            let to = copy.to as usize * self.block_size;
+            self.slots.copy_within(from..from + self.block_size, to);
+        }
         for (&slot, &token) in inputs.slot_mapping.iter().zip(inputs.token_ids) {
             self.slots[slot as usize] = Some(token);
         }
@@ -155,6 +160,27 @@ impl Backend for FakeBackend {
 
     fn wait(&mut self, _ticket: Ticket) -> Result<&mut [f32], BackendError> {
         Ok(&mut self.logits)
+    }
+    fn block_bytes(&self) -> usize {
+        self.block_size * 8
+    }
+
+    fn read_block(&mut self, block: u32, bytes: &mut [u8]) -> Result<(), BackendError> {
+        let slots = &self.slots[block as usize * self.block_size..][..self.block_size];
+        for (slot, bytes) in slots.iter().zip(bytes.chunks_exact_mut(8)) {
+            let value = slot.map_or(u64::MAX, u64::from);
+            bytes.copy_from_slice(&value.to_le_bytes());
+        }
+        Ok(())
+    }
+
+    fn write_block(&mut self, block: u32, bytes: &[u8]) -> Result<(), BackendError> {
+        let slots = &mut self.slots[block as usize * self.block_size..][..self.block_size];
+        for (slot, bytes) in slots.iter_mut().zip(bytes.chunks_exact(8)) {
+            let bytes = bytes.try_into().expect("the chunks have this length");
+            *slot = u32::try_from(u64::from_le_bytes(bytes)).ok();
+        }
+        Ok(())
     }
 }
 

@@ -220,6 +220,7 @@ mod avx512 {
                     _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
                 }
                 KvDType::F16 => _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())),
+                KvDType::Int8 => unreachable!("refused when the cache is made"),
             }
         }
     }

@@ -220,6 +220,7 @@ pub fn options(num_threads: usize) -> PrepareOptions {
     PrepareOptions {
         weights: WeightMode::Native,
         kv_dtype: KvDType::F32,
+        hybrid_kv: false,
         num_blocks: 96,
         block_size: 16,
         max_step_tokens: 640,
@@ -271,6 +272,7 @@ pub fn step(backend: &mut dyn Backend, spans: &[Span<'_>], block_size: usize) ->
         seqs: &seqs,
         block_tables: &tables,
         logits_rows: &logits_rows,
+        block_copies: &[],
     };
     let ticket = backend.forward(&inputs).unwrap();
     backend.wait(ticket).unwrap().to_vec()
