@@ -358,8 +358,8 @@ fn check_step(
         ensure(seq.token_start as usize == next_token && seq.num_tokens > 0, || {
             format!("row {}: tokens start at `{}`, not {next_token}", seq.row, seq.token_start)
         })?;
-        for group in 0..groups.len() {
-            check_span(inputs, seq, num_tokens, o, (group, groups[group].window))
+        for (group, KvGroup { window }) in groups.iter().enumerate() {
+            check_span(inputs, seq, num_tokens, o, (group, *window))
                 .map_err(|e| format!("row {}: {e}", seq.row))?;
         }
         next_token += seq.num_tokens as usize;

@@ -55,6 +55,7 @@ fn measure(name: &str, linear: DType, weights: WeightMode, threads: usize, repea
         bias: false,
         head_norm: false,
         window: None,
+        full_every: 0,
         softcap: None,
         style: RopeStyle::Interleaved,
         act: Activation::Silu,

@@ -4,14 +4,18 @@
 //! Partitions lie at fixed positions, so a row's result is the same whatever else is in the step,
 //! how its prompt was cut, and whether partitions were computed by one thread or by several.
 
+mod blocks;
 pub mod cache;
 mod kernels;
 mod tile;
 
-use tenon_backend::{BackendError, KvDType, KvLayer, PrepareOptions, SeqSpan, StepInputs};
+use tenon_backend::layout::LayerPlace;
+use tenon_backend::{
+    BackendError, KvDType, KvLayer, KvLayout, PrepareOptions, SeqSpan, StepInputs,
+};
 
-use self::cache::{KvBf16, KvElement, KvF16, KvF32, LayerCache, padded_dim};
-use self::kernels::{MAX_ROWS, PARTITION, RowStats};
+use self::cache::{KvBf16, KvElement, KvF16, KvF32, KvInt8, LayerCache, padded_dim};
+use self::kernels::{MAX_CODES_DIM, MAX_ROWS, PARTITION, RowStats};
 use self::tile::{RowState, Scratch, TileContext};
 use crate::elementwise::for_rows;
 use crate::isa::Isa;
@@ -23,7 +27,7 @@ const FEW_TILES_PER_THREAD: usize = 4;
 /// Floats kept for the partial results of cut contexts (4 MB); larger steps are not cut.
 const PARTIAL_FLOATS: usize = 1 << 20;
 
-/// Keys and values of all layers.
+/// Keys and values, by physical buffer.
 pub enum KvCache {
     /// 32-bit floats.
     F32(Vec<LayerCache<KvF32>>),
@@ -31,28 +35,40 @@ pub enum KvCache {
     Bf16(Vec<LayerCache<KvBf16>>),
     /// IEEE half.
     F16(Vec<LayerCache<KvF16>>),
+    /// 8-bit codes with scales.
+    Int8(Vec<LayerCache<KvInt8>>),
 }
 
 impl KvCache {
     /// Memory for all slots, untouched.
-    pub fn new(layers: &[KvLayer], options: &PrepareOptions) -> Result<Self, BackendError> {
+    pub fn new(
+        layers: &[KvLayer],
+        layout: &KvLayout,
+        options: &PrepareOptions,
+    ) -> Result<Self, BackendError> {
+        let first = |buffer| layout.layers.iter().position(|place| place.buffer == buffer);
+        let shapes: Vec<KvLayer> =
+            (0..layout.num_buffers).filter_map(|buffer| Some(layers[first(buffer)?])).collect();
         fn all<E: KvElement>(
-            layers: &[KvLayer],
+            shapes: &[KvLayer],
             options: &PrepareOptions,
         ) -> Result<Vec<LayerCache<E>>, BackendError> {
-            layers.iter().map(|&shape| LayerCache::new(shape, options)).collect()
-        }
-        if options.hybrid_kv {
-            let reason = "block tables per kind of layer".into();
-            return Err(BackendError::Unsupported { backend: "cpu", reason });
+            shapes.iter().map(|&shape| LayerCache::new(shape, options)).collect()
         }
         Ok(match options.kv_dtype {
-            KvDType::F32 => KvCache::F32(all(layers, options)?),
-            KvDType::BF16 => KvCache::Bf16(all(layers, options)?),
-            KvDType::F16 => KvCache::F16(all(layers, options)?),
+            KvDType::F32 => KvCache::F32(all(&shapes, options)?),
+            KvDType::BF16 => KvCache::Bf16(all(&shapes, options)?),
+            KvDType::F16 => KvCache::F16(all(&shapes, options)?),
             KvDType::Int8 => {
-                let reason = "int8 KV cache".into();
-                return Err(BackendError::Unsupported { backend: "cpu", reason });
+                if let Some(wide) = shapes.iter().find(|s| s.head_dim > MAX_CODES_DIM) {
+                    let reason = format!(
+                        "heads of `{}` with an int8 KV cache, which has at most {MAX_CODES_DIM}; \
+                         choose another KV type",
+                        wide.head_dim
+                    );
+                    return Err(BackendError::Unsupported { backend: "cpu", reason });
+                }
+                KvCache::Int8(all(&shapes, options)?)
             }
         })
     }
@@ -61,8 +77,10 @@ impl KvCache {
 /// What one operation does.
 #[derive(Debug, Clone, Copy)]
 pub struct AttentionOp {
-    /// Of the program's KV layers.
-    pub layer: usize,
+    /// Which block table and which buffer.
+    pub place: LayerPlace,
+    /// Tokens that the layer sees, themselves included.
+    pub window: Option<u32>,
     /// Query heads.
     pub num_heads: usize,
     /// Multiplies q·k.
@@ -141,14 +159,17 @@ impl Attention {
         rows: AttentionRows<'_>,
     ) {
         match cache {
-            KvCache::F32(layers) => {
-                self.run_layer(pool, isa, &mut layers[op.layer], op, inputs, rows);
+            KvCache::F32(all) => {
+                self.run_layer(pool, isa, &mut all[op.place.buffer], op, inputs, rows);
             }
-            KvCache::Bf16(layers) => {
-                self.run_layer(pool, isa, &mut layers[op.layer], op, inputs, rows);
+            KvCache::Bf16(all) => {
+                self.run_layer(pool, isa, &mut all[op.place.buffer], op, inputs, rows);
             }
-            KvCache::F16(layers) => {
-                self.run_layer(pool, isa, &mut layers[op.layer], op, inputs, rows);
+            KvCache::F16(all) => {
+                self.run_layer(pool, isa, &mut all[op.place.buffer], op, inputs, rows);
+            }
+            KvCache::Int8(all) => {
+                self.run_layer(pool, isa, &mut all[op.place.buffer], op, inputs, rows);
             }
         }
     }
@@ -162,16 +183,18 @@ impl Attention {
         inputs: &StepInputs<'_>,
         rows: AttentionRows<'_>,
     ) {
-        write_kv(pool, cache, inputs, rows.k, rows.v);
-        let shape = cache.shape;
-        let padded = padded_dim(shape.head_dim);
+        write_kv(pool, cache, op.place.group, inputs, rows.k, rows.v);
+        let (num_kv_heads, head_dim) = (cache.num_kv_heads, cache.head_dim);
+        let padded = padded_dim(head_dim);
         let longest = inputs.seqs.iter().map(|s| s.context_len as usize).max().unwrap_or(0);
         let partitions = longest.div_ceil(PARTITION);
-        self.list_tiles(op, shape, inputs, pool.num_threads(), partitions);
+        self.list_tiles(op, (num_kv_heads, head_dim), inputs, pool.num_threads(), partitions);
         let context = TileContext {
             isa,
             cache: &*cache,
             op,
+            window: op.window,
+            kv_group: op.place.group,
             block_size: self.block_size,
             tables: inputs.block_tables,
             q: rows.q,
@@ -184,7 +207,7 @@ impl Attention {
         pool.run(items.len(), |index, worker| {
             // SAFETY: each worker has its own part, and runs one task at a time.
             let scratch = unsafe { scratch.slice(worker * scratch_len, scratch_len) };
-            let mut scratch = Scratch::new(scratch, shape.head_dim);
+            let mut scratch = Scratch::new(scratch, head_dim);
             let item = &items[index];
             context.run(item, &mut scratch);
             for row in 0..item.num_rows {
@@ -194,7 +217,7 @@ impl Attention {
                 // SAFETY: a row (or its partition) belongs to one item.
                 unsafe {
                     match item.partition {
-                        None => finish(isa, state, out.slice(row * shape.head_dim, shape.head_dim)),
+                        None => finish(isa, state, out.slice(row * head_dim, head_dim)),
                         Some(p) => {
                             let at = (row * partitions + p) * (padded + 2);
                             keep(state, partials.slice(at, padded + 2));
@@ -204,7 +227,7 @@ impl Attention {
             }
         });
         if items.first().is_some_and(|item| item.partition.is_some()) {
-            let merge = Merge { isa, op, shape, inputs, partitions };
+            let merge = Merge { isa, op, dim: head_dim, inputs, partitions };
             merge.run(pool, &self.partials, out);
         }
     }
@@ -213,27 +236,27 @@ impl Attention {
     fn list_tiles(
         &mut self,
         op: &AttentionOp,
-        shape: KvLayer,
+        (num_kv_heads, head_dim): (usize, usize),
         inputs: &StepInputs<'_>,
         num_threads: usize,
         partitions: usize,
     ) {
         self.items.clear();
-        let group = op.num_heads / shape.num_kv_heads;
+        let group = op.num_heads / num_kv_heads;
         let tiles_of = |seq: &SeqSpan| (seq.num_tokens as usize * group).div_ceil(MAX_ROWS);
-        let num_tiles = shape.num_kv_heads * inputs.seqs.iter().map(tiles_of).sum::<usize>();
+        let num_tiles = num_kv_heads * inputs.seqs.iter().map(tiles_of).sum::<usize>();
         let partial_rows = inputs.token_ids.len() * op.num_heads * partitions;
         let cut = num_threads > 1
             && partitions > 1
             && num_tiles < num_threads * FEW_TILES_PER_THREAD
-            && partial_rows * (padded_dim(shape.head_dim) + 2) <= PARTIAL_FLOATS;
+            && partial_rows * (padded_dim(head_dim) + 2) <= PARTIAL_FLOATS;
         for seq in inputs.seqs {
             let num_rows = seq.num_tokens as usize * group;
             let last = (seq.context_len as usize).div_ceil(PARTITION);
             for tile in (0..tiles_of(seq)).rev() {
                 let first_row = tile * MAX_ROWS;
                 let rows = MAX_ROWS.min(num_rows - first_row);
-                for kv_head in 0..shape.num_kv_heads {
+                for kv_head in 0..num_kv_heads {
                     let item =
                         Item { seq: *seq, kv_head, first_row, num_rows: rows, partition: None };
                     if cut {
@@ -254,20 +277,22 @@ const GROUP_FLOATS: usize = cache::GROUP;
 fn write_kv<E: KvElement>(
     pool: &mut Pool,
     cache: &mut LayerCache<E>,
+    kv_group: usize,
     inputs: &StepInputs<'_>,
     k: &[f32],
     v: &[f32],
 ) {
-    let width = cache.shape.num_kv_heads * cache.shape.head_dim;
+    let width = cache.num_kv_heads * cache.head_dim;
+    let num_tokens = inputs.token_ids.len();
+    let slots = &inputs.slot_mapping[kv_group * num_tokens..][..num_tokens];
     let writer = cache.writer();
     let writer = &writer;
-    for_rows(pool, inputs.token_ids.len(), width, |start, rows| {
-        for token in start..start + rows {
+    for_rows(pool, num_tokens, width, |start, rows| {
+        for (token, &slot) in slots.iter().enumerate().skip(start).take(rows) {
             let row = token * width..(token + 1) * width;
-            let slot = inputs.slot_mapping[token] as usize;
             // SAFETY: the step's slots were checked to lie in the pool, and to be those of the
             // block tables; tokens of one step have different slots.
-            unsafe { writer.write(slot, &k[row.clone()], &v[row]) };
+            unsafe { writer.write(slot as usize, &k[row.clone()], &v[row]) };
         }
     });
 }
@@ -286,14 +311,14 @@ fn keep(state: RowState<'_>, partial: &mut [f32]) {
 struct Merge<'a> {
     isa: Isa,
     op: &'a AttentionOp,
-    shape: KvLayer,
+    dim: usize,
     inputs: &'a StepInputs<'a>,
     partitions: usize,
 }
 
 impl Merge<'_> {
     fn run(&self, pool: &mut Pool, partials: &[f32], out: SharedPtr<f32>) {
-        let (heads, dim) = (self.op.num_heads, self.shape.head_dim);
+        let (heads, dim) = (self.op.num_heads, self.dim);
         let padded = padded_dim(dim);
         let num_rows = self.inputs.token_ids.len() * heads;
         for_rows(pool, num_rows, self.partitions * padded, |start, rows| {
@@ -309,7 +334,7 @@ impl Merge<'_> {
     }
 
     fn row(&self, kept: &[f32], padded: usize, out: &mut [f32]) {
-        let mut total = RowStats { max: f32::NEG_INFINITY, sum: 0.0 };
+        let mut total = RowStats::NONE;
         for partial in kept.chunks_exact(padded + 2) {
             let stats = RowStats { max: partial[0], sum: partial[1] };
             let values = &partial[2..][..out.len()];

@@ -1,7 +1,7 @@
 //! `CpuBackend`: prepares a program and runs its steps, one operation after the other.
 
 use tenon_backend::{
-    Backend, BackendError, KvGroup, Op, PrepareOptions, Program, StepInputs, Ticket, WeightMode,
+    Backend, BackendError, KvLayout, Op, PrepareOptions, Program, StepInputs, Ticket, WeightMode,
     quant::dequantize_row,
 };
 
@@ -24,6 +24,7 @@ const NAME: &str = "cpu";
 /// `forward` computes before it returns and allocates nothing: all memory is had at prepare.
 pub struct CpuBackend {
     plan: Plan,
+    layout: KvLayout,
     options: PrepareOptions,
     memory: StepMemory,
     steps: u64,
@@ -69,7 +70,8 @@ impl CpuBackend {
         program.validate(NAME, options)?;
         let mut pool = Pool::new(options.num_threads)
             .map_err(|e| unsupported(format!("{} threads: {e}", options.num_threads)))?;
-        let cache = KvCache::new(&program.kv_layers, options)?;
+        let layout = program.kv_layout(options.hybrid_kv);
+        let cache = KvCache::new(&program.kv_layers, &layout, options)?;
         let attention_ops: Vec<_> = program
             .ops
             .iter()
@@ -80,7 +82,7 @@ impl CpuBackend {
                 _ => None,
             })
             .collect();
-        let plan = Plan::new(program, options, isa, &mut pool)?;
+        let plan = Plan::new(program, &layout, options, isa, &mut pool)?;
         let most = |kind| plan.most_columns(isa, kind);
         let memory = StepMemory {
             isa,
@@ -101,7 +103,19 @@ impl CpuBackend {
             products: Vec::with_capacity(plan.most_parts()),
             pool,
         };
-        Ok(CpuBackend { plan, options: options.clone(), memory, steps: 0, num_logits: 0 })
+        Ok(CpuBackend { plan, layout, options: options.clone(), memory, steps: 0, num_logits: 0 })
+    }
+}
+
+impl CpuBackend {
+    fn check_block(&self, block: u32, bytes: usize) -> Result<(), BackendError> {
+        let (num_blocks, expected) = (self.options.num_blocks, self.block_bytes());
+        if block as usize >= num_blocks || bytes != expected {
+            return Err(BackendError::Failed(format!(
+                "block `{block}` of {num_blocks} in `{bytes}` bytes where {expected} are needed"
+            )));
+        }
+        Ok(())
     }
 }
 
@@ -117,8 +131,9 @@ impl Backend for CpuBackend {
     }
 
     fn forward(&mut self, inputs: &StepInputs<'_>) -> Result<Ticket, BackendError> {
-        inputs.check(self.plan.vocab_size, &self.options, &[KvGroup { window: None }])?;
+        inputs.check(self.plan.vocab_size, &self.options, &self.layout.groups)?;
         let memory = &mut self.memory;
+        memory.cache.copy_blocks(self.options.block_size, inputs.block_copies);
         for rotary in &mut memory.rotaries {
             rotary.update(&mut memory.pool, inputs.positions);
         }
@@ -145,15 +160,19 @@ impl Backend for CpuBackend {
     }
 
     fn block_bytes(&self) -> usize {
-        0
+        self.memory.cache.block_bytes(self.options.block_size)
     }
 
-    fn read_block(&mut self, _: u32, _: &mut [u8]) -> Result<(), BackendError> {
-        Err(BackendError::Failed("blocks cannot be read yet".into()))
+    fn read_block(&mut self, block: u32, bytes: &mut [u8]) -> Result<(), BackendError> {
+        self.check_block(block, bytes.len())?;
+        self.memory.cache.read_block(self.options.block_size, block as usize, bytes);
+        Ok(())
     }
 
-    fn write_block(&mut self, _: u32, _: &[u8]) -> Result<(), BackendError> {
-        Err(BackendError::Failed("blocks cannot be written yet".into()))
+    fn write_block(&mut self, block: u32, bytes: &[u8]) -> Result<(), BackendError> {
+        self.check_block(block, bytes.len())?;
+        self.memory.cache.write_block(self.options.block_size, block as usize, bytes);
+        Ok(())
     }
 }
 

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use tenon_backend::quant::dequantize_row;
 use tenon_backend::{
-    Activation, BackendError, BufferId, DType, Op, PrepareOptions, Program, RopeTable, Tensor,
-    WeightId, WeightMode,
+    Activation, BackendError, BufferId, DType, KvLayout, Op, PrepareOptions, Program, RopeTable,
+    Tensor, WeightId, WeightMode,
 };
 
 use crate::activations::ActivationKind;
@@ -100,6 +100,7 @@ impl Plan {
     /// Packs and resolves a program that was checked.
     pub fn new(
         program: Program,
+        layout: &KvLayout,
         options: &PrepareOptions,
         isa: Isa,
         pool: &mut Pool,
@@ -110,6 +111,7 @@ impl Plan {
         let mut known = HashMap::new();
         let mut lowering = Lowering {
             program: &program,
+            layout,
             matrices: &matrices,
             places: &places,
             vectors: &mut vectors,
@@ -245,6 +247,7 @@ fn written(op: &Op) -> Vec<BufferId> {
 
 struct Lowering<'a> {
     program: &'a Program,
+    layout: &'a KvLayout,
     matrices: &'a HashMap<u32, Matrix>,
     places: &'a [Place],
     vectors: &'a mut Vec<f32>,
@@ -311,7 +314,8 @@ impl Lowering<'_> {
             }
             Op::Attention { layer, q, k, v, out, num_heads, scale, softcap } => Step::Attention {
                 op: AttentionOp {
-                    layer: *layer,
+                    place: self.layout.layers[*layer],
+                    window: self.program.kv_layers[*layer].window,
                     num_heads: *num_heads,
                     scale: *scale,
                     softcap: *softcap,

@@ -5,8 +5,8 @@
 mod support;
 
 use proptest::prelude::*;
-use support::{Shape, Span, decoder, ids, isas, options, step};
-use tenon_backend::{Backend, DType, KvDType, PrepareOptions, Program, WeightMode};
+use support::{Shape, Span, decoder, ids, isas, options, step_with};
+use tenon_backend::{Backend, DType, KvDType, KvGroup, PrepareOptions, Program, WeightMode};
 use tenon_cpu::{CpuBackend, Isa};
 
 /// Blocks of sequence `index`, apart from those of the others.
@@ -15,7 +15,13 @@ fn blocks(index: u32) -> Vec<u32> {
 }
 
 // Logits of all tokens of each sequence, run in steps that take up to `chunk` tokens of each.
-fn run(backend: &mut dyn Backend, seqs: &[Vec<u32>], chunk: usize, vocab: usize) -> Vec<Vec<f32>> {
+fn run(
+    backend: &mut dyn Backend,
+    groups: &[KvGroup],
+    seqs: &[Vec<u32>],
+    chunk: usize,
+    vocab: usize,
+) -> Vec<Vec<f32>> {
     let tables: Vec<_> = (0..seqs.len() as u32).map(blocks).collect();
     let mut logits = vec![vec![]; seqs.len()];
     let mut done = vec![0; seqs.len()];
@@ -31,7 +37,7 @@ fn run(backend: &mut dyn Backend, seqs: &[Vec<u32>], chunk: usize, vocab: usize)
                 blocks: &tables[i],
             })
             .collect();
-        let all = step(backend, &spans, 16);
+        let all = step_with(backend, &spans, 16, groups, &[]);
         let mut rest = &all[..];
         for (&i, &end) in live.iter().zip(&ends) {
             let (own, others) = rest.split_at((end - done[i]) * vocab);
@@ -43,26 +49,43 @@ fn run(backend: &mut dyn Backend, seqs: &[Vec<u32>], chunk: usize, vocab: usize)
     logits
 }
 
-fn check(program: &Program, isa: Isa, mode: WeightMode, seed: u64, chunk: usize) {
+struct Kept {
+    weights: WeightMode,
+    kv_dtype: KvDType,
+    hybrid_kv: bool,
+}
+
+const NATIVE: Kept =
+    Kept { weights: WeightMode::Native, kv_dtype: KvDType::BF16, hybrid_kv: false };
+
+fn check(program: &Program, isa: Isa, kept: &Kept, seed: u64, chunk: usize) {
     let vocab = program.vocab_size();
     let seqs: Vec<_> =
         [330, 17, 65].iter().zip(0..).map(|(&n, i)| ids(n, vocab, seed + i)).collect();
-    let options =
-        |threads| PrepareOptions { weights: mode, kv_dtype: KvDType::BF16, ..options(threads) };
+    let &Kept { weights, kv_dtype, hybrid_kv } = kept;
+    let groups = program.kv_layout(hybrid_kv).groups;
+    let options = |threads| {
+        let num_blocks = 96 * groups.len();
+        PrepareOptions { weights, kv_dtype, hybrid_kv, num_blocks, ..options(threads) }
+    };
     let prepare =
         |threads| CpuBackend::prepare_with(program.clone(), &options(threads), isa).unwrap();
     let mut alone = prepare(1);
-    let expected: Vec<_> =
-        seqs.iter().map(|s| run(&mut alone, std::slice::from_ref(s), 1, vocab).remove(0)).collect();
+    let expected: Vec<_> = seqs
+        .iter()
+        .map(|s| run(&mut alone, &groups, std::slice::from_ref(s), 1, vocab).remove(0))
+        .collect();
     for threads in [1, 3] {
         let mut backend = prepare(threads);
         for chunk in [chunk, 200] {
-            let found = run(&mut backend, &seqs, chunk, vocab);
+            let found = run(&mut backend, &groups, &seqs, chunk, vocab);
             for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
                 let different =
                     found.iter().zip(expected).filter(|(a, b)| a.to_bits() != b.to_bits());
                 let count = different.count();
-                assert_eq!(count, 0, "sequence {i}, {isa:?} {mode:?}, {threads} threads, {chunk}");
+                let what =
+                    format!("sequence {i}, {isa:?} {weights:?} {kv_dtype:?}, {threads} threads");
+                assert_eq!(count, 0, "{what}, steps of {chunk}");
             }
         }
     }
@@ -79,8 +102,9 @@ proptest! {
         let shape = Shape { window, ..Shape::small(DType::Q4_1) };
         let program = decoder(&shape, seed);
         let fastest = Isa::detect();
-        check(&program, fastest, WeightMode::Native, seed, chunk);
-        check(&program, fastest, WeightMode::Float32, seed, chunk);
+        check(&program, fastest, &NATIVE, seed, chunk);
+        let floats = Kept { weights: WeightMode::Float32, ..NATIVE };
+        check(&program, fastest, &floats, seed, chunk);
     }
 }
 
@@ -89,7 +113,21 @@ fn every_encoding_and_instruction_set() {
     for dtype in [DType::F32, DType::F16, DType::BF16, DType::Q5_0, DType::Q6K, DType::Q4K] {
         let program = decoder(&Shape { layers: 1, ..Shape::small(dtype) }, 3);
         for isa in isas().into_iter().filter(|isa| *isa >= Isa::Avx2) {
-            check(&program, isa, WeightMode::Native, 3, 37);
+            check(&program, isa, &NATIVE, 3, 37);
+        }
+    }
+}
+
+#[test]
+fn every_kv_dtype_with_one_kv_group_and_several() {
+    let window = Some(40);
+    let shape = Shape { layers: 4, window, full_every: 3, ..Shape::small(DType::Q8_0) };
+    let program = decoder(&shape, 5);
+    for kv_dtype in [KvDType::F32, KvDType::BF16, KvDType::F16, KvDType::Int8] {
+        for (isa, hybrid_kv) in [(Isa::detect(), false), (Isa::detect(), true), (Isa::Avx2, true)] {
+            if isa.is_available() {
+                check(&program, isa, &Kept { kv_dtype, hybrid_kv, ..NATIVE }, 5, 37);
+            }
         }
     }
 }

@@ -32,7 +32,7 @@ impl ReferenceBackend {
     /// Fails with [`BackendError::Unsupported`] when the program or the options are inconsistent.
     pub fn prepare(program: Program, options: &PrepareOptions) -> Result<Self, BackendError> {
         program.validate(NAME, options)?;
-        let kv = KvCache::new(&program.kv_layers, options)?;
+        let kv = KvCache::new(&program, options)?;
         let buffers = vec![Vec::new(); program.buffers.len()];
         Ok(ReferenceBackend { program, options: options.clone(), kv, buffers, steps: 0 })
     }
@@ -45,6 +45,16 @@ impl ReferenceBackend {
         });
         rows.min().unwrap_or(usize::MAX)
     }
+
+    fn check_block(&self, block: u32, bytes: usize) -> Result<(), BackendError> {
+        let (num_blocks, expected) = (self.options.num_blocks, self.kv.block_bytes());
+        if block as usize >= num_blocks || bytes != expected {
+            return Err(BackendError::Failed(format!(
+                "block `{block}` of {num_blocks} in `{bytes}` bytes where {expected} are needed"
+            )));
+        }
+        Ok(())
+    }
 }
 
 impl Backend for ReferenceBackend {
@@ -53,8 +63,9 @@ impl Backend for ReferenceBackend {
     }
 
     fn forward(&mut self, inputs: &StepInputs<'_>) -> Result<Ticket, BackendError> {
-        let layout = self.program.kv_layout(false);
-        inputs.check(self.embedded_vocab(), &self.options, &layout.groups)?;
+        let groups = &self.kv.layout().groups;
+        inputs.check(self.embedded_vocab(), &self.options, groups)?;
+        self.kv.copy_blocks(inputs.block_copies);
         let mut num_rows = inputs.token_ids.len();
         for op in &self.program.ops {
             if let Op::TakeLogitsRows { .. } = op {
@@ -77,14 +88,20 @@ impl Backend for ReferenceBackend {
     }
 
     fn block_bytes(&self) -> usize {
-        0
+        self.kv.block_bytes()
     }
 
-    fn read_block(&mut self, _: u32, _: &mut [u8]) -> Result<(), BackendError> {
-        Err(BackendError::Failed("blocks cannot be read yet".into()))
+    fn read_block(&mut self, block: u32, bytes: &mut [u8]) -> Result<(), BackendError> {
+        self.check_block(block, bytes.len())?;
+        let mut words = bytes.as_chunks_mut::<4>().0.iter_mut();
+        self.kv.for_block(block, |x| *words.next().expect("checked") = x.to_le_bytes());
+        Ok(())
     }
 
-    fn write_block(&mut self, _: u32, _: &[u8]) -> Result<(), BackendError> {
-        Err(BackendError::Failed("blocks cannot be written yet".into()))
+    fn write_block(&mut self, block: u32, bytes: &[u8]) -> Result<(), BackendError> {
+        self.check_block(block, bytes.len())?;
+        let mut words = bytes.as_chunks::<4>().0.iter();
+        self.kv.for_block(block, |x| *x = f32::from_le_bytes(*words.next().expect("checked")));
+        Ok(())
     }
 }

@@ -180,6 +180,15 @@ fn attention_reads_rounded_values() {
     let value = 1.0 + 1.0 / 256.0; // a tie: bfloat16 rounds to the even 1.0, half keeps it
     assert_eq!(averaging(None, KvDType::BF16, &[value]), [1.0]);
     assert_eq!(averaging(None, KvDType::F16, &[value]), [value]);
+    // The largest of a head is 127 steps: 1.0 is 63.5 of them, and rounds to the even 64.
+    let mut case = case(1, &[2.0, 1.0]);
+    let (x, out) = (BufferId(0), BufferId(1));
+    case.layers = vec![KvLayer { num_kv_heads: 1, head_dim: 2, window: None }];
+    let (q, k, v) = (x, x, x);
+    case.ops =
+        vec![Op::Attention { layer: 0, q, k, v, out, num_heads: 1, scale: 1.0, softcap: None }];
+    case.result = out;
+    close(&run(case, KvDType::Int8), &[2.0, 128.0 / 127.0]);
 }
 
 #[test]

@@ -1,13 +1,16 @@
 //! The paged KV cache, laid out for the attention kernels: groups of 16 slots.
 //!
-//! Per group and head, keys lie `[dim][slot]` (a vector holds one dim of 16 slots) and values
-//! `[slot][dim]`, dims padded to whole vectors. Groups run over the pool's flat slots, so a block
-//! of a multiple of 16 slots is whole groups; with other block sizes positions are gathered first.
+//! Elements that one instruction multiplies and adds lie side by side, `PACK` of them (1 float, 2
+//! bfloat16, 4 codes of 8 bits). Per group and head, keys lie `[dim / PACK][slot][PACK]` and values
+//! `[slot / PACK][dim][PACK]`, dims padded to whole vectors. Groups run over the pool's flat slots,
+//! so a block of a multiple of 16 slots is whole groups; with other block sizes positions are
+//! gathered first. 8-bit codes have 128 added, and a scale per slot for keys and one for values.
 
 use half::{bf16, f16};
 use tenon_backend::{BackendError, KvDType, KvLayer, PrepareOptions};
 
 use crate::linear::half_to_f32;
+use crate::math::round_to_int;
 use crate::memory::{Buffer, Plain, SharedPtr};
 
 /// Slots of a group.
@@ -19,9 +22,13 @@ pub trait KvElement: 'static {
     type Raw: Plain;
     /// Which one, for the kernels.
     const DTYPE: KvDType;
-    /// Rounds to nearest even.
-    fn store(x: f32) -> Self::Raw;
-    /// Exact.
+    /// Elements that lie side by side.
+    const PACK: usize;
+    /// Whether each slot of a head has a scale.
+    const SCALED: bool = false;
+    /// Rounds to nearest even; `inverse` is one over the scale.
+    fn store(x: f32, inverse: f32) -> Self::Raw;
+    /// Exact; without the scale.
     fn load(raw: Self::Raw) -> f32;
 }
 
@@ -31,12 +38,15 @@ pub struct KvF32;
 pub struct KvBf16;
 /// IEEE half.
 pub struct KvF16;
+/// Codes of 8 bits, 128 added.
+pub struct KvInt8;
 
 impl KvElement for KvF32 {
     type Raw = f32;
     const DTYPE: KvDType = KvDType::F32;
+    const PACK: usize = 1;
     #[inline(always)]
-    fn store(x: f32) -> f32 {
+    fn store(x: f32, _: f32) -> f32 {
         x
     }
     #[inline(always)]
@@ -48,8 +58,9 @@ impl KvElement for KvF32 {
 impl KvElement for KvBf16 {
     type Raw = u16;
     const DTYPE: KvDType = KvDType::BF16;
+    const PACK: usize = 2;
     #[inline(always)]
-    fn store(x: f32) -> u16 {
+    fn store(x: f32, _: f32) -> u16 {
         bf16::from_f32(x).to_bits()
     }
     #[inline(always)]
@@ -61,8 +72,9 @@ impl KvElement for KvBf16 {
 impl KvElement for KvF16 {
     type Raw = u16;
     const DTYPE: KvDType = KvDType::F16;
+    const PACK: usize = 1;
     #[inline(always)]
-    fn store(x: f32) -> u16 {
+    fn store(x: f32, _: f32) -> u16 {
         f16::from_f32(x).to_bits()
     }
     #[inline(always)]
@@ -71,21 +83,56 @@ impl KvElement for KvF16 {
     }
 }
 
-/// One layer's keys and values.
+impl KvElement for KvInt8 {
+    type Raw = u8;
+    const DTYPE: KvDType = KvDType::Int8;
+    const PACK: usize = 4;
+    const SCALED: bool = true;
+    #[inline(always)]
+    fn store(x: f32, inverse: f32) -> u8 {
+        round_to_int(x * inverse).wrapping_add(128) as u8
+    }
+    #[inline(always)]
+    fn load(raw: u8) -> f32 {
+        f32::from(raw) - 128.0
+    }
+}
+
+/// The keys and values of the layers that share a physical buffer.
 pub struct LayerCache<E: KvElement> {
-    /// Heads, head width and window.
-    pub shape: KvLayer,
-    keys: Buffer<E::Raw>,
-    values: Buffer<E::Raw>,
+    /// Heads.
+    pub num_kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    pub(super) keys: Buffer<E::Raw>,
+    pub(super) values: Buffer<E::Raw>,
+    /// `[group][head][16]` of the keys; empty where elements need no scale.
+    pub(super) key_scales: Buffer<f32>,
+    /// The same of the values.
+    pub(super) value_scales: Buffer<f32>,
 }
 
 /// A head's keys and values of one group.
 #[derive(Debug, Clone, Copy)]
 pub struct GroupPtrs<R> {
-    /// `[dim][16]`
+    /// `[key dim / PACK][16][PACK]`
     pub keys: *const R,
-    /// `[16][padded dim]`
+    /// `[16 / PACK][padded dim][PACK]`
     pub values: *const R,
+    /// `[16]`, or not to be read.
+    pub key_scales: *const f32,
+    /// `[16]`, or not to be read.
+    pub value_scales: *const f32,
+}
+
+impl<R> GroupPtrs<R> {
+    /// Of nothing yet.
+    pub const NULL: Self = GroupPtrs {
+        keys: std::ptr::null(),
+        values: std::ptr::null(),
+        key_scales: std::ptr::null(),
+        value_scales: std::ptr::null(),
+    };
 }
 
 /// Width of a head in values and outputs: whole vectors.
@@ -93,58 +140,74 @@ pub fn padded_dim(head_dim: usize) -> usize {
     head_dim.next_multiple_of(GROUP)
 }
 
+/// Width of a head in keys: whole packs.
+pub fn key_dim<E: KvElement>(head_dim: usize) -> usize {
+    head_dim.next_multiple_of(E::PACK)
+}
+
+/// Where an element of a group's keys lies.
+#[inline(always)]
+pub fn key_at<E: KvElement>(d: usize, lane: usize) -> usize {
+    (d / E::PACK * GROUP + lane) * E::PACK + d % E::PACK
+}
+
+/// Where an element of a group's values lies.
+#[inline(always)]
+pub fn value_at<E: KvElement>(padded: usize, lane: usize, d: usize) -> usize {
+    (lane / E::PACK * padded + d) * E::PACK + lane % E::PACK
+}
+
 impl<E: KvElement> LayerCache<E> {
     /// Zeroed (and untouched) memory for all slots.
     pub fn new(shape: KvLayer, options: &PrepareOptions) -> Result<Self, BackendError> {
+        let KvLayer { num_kv_heads, head_dim, .. } = shape;
         let groups = (options.num_blocks * options.block_size).div_ceil(GROUP);
-        let heads = groups.saturating_mul(shape.num_kv_heads * GROUP);
+        let lanes = groups.saturating_mul(num_kv_heads * GROUP);
+        let scales = if E::SCALED { lanes } else { 0 };
         let what = "the KV cache";
-        let keys = Buffer::zeroed(heads.saturating_mul(shape.head_dim), what)?;
-        let values = Buffer::zeroed(heads.saturating_mul(padded_dim(shape.head_dim)), what)?;
-        Ok(LayerCache { shape, keys, values })
+        Ok(LayerCache {
+            num_kv_heads,
+            head_dim,
+            keys: Buffer::zeroed(lanes.saturating_mul(key_dim::<E>(head_dim)), what)?,
+            values: Buffer::zeroed(lanes.saturating_mul(padded_dim(head_dim)), what)?,
+            key_scales: Buffer::zeroed(scales, what)?,
+            value_scales: Buffer::zeroed(scales, what)?,
+        })
     }
 
     /// For writing tokens on several threads.
     pub fn writer(&mut self) -> CacheWriter<E> {
         CacheWriter {
-            shape: self.shape,
+            num_kv_heads: self.num_kv_heads,
+            head_dim: self.head_dim,
             keys: SharedPtr::new(&mut self.keys),
             values: SharedPtr::new(&mut self.values),
+            key_scales: SharedPtr::new(&mut self.key_scales),
+            value_scales: SharedPtr::new(&mut self.value_scales),
         }
     }
 
     /// A head's group, by the number of the group in the pool.
     pub fn group(&self, group: usize, head: usize) -> GroupPtrs<E::Raw> {
-        let index = (group * self.shape.num_kv_heads + head) * GROUP;
-        let keys = &self.keys[index * self.shape.head_dim..];
-        let values = &self.values[index * padded_dim(self.shape.head_dim)..];
-        GroupPtrs { keys: keys.as_ptr(), values: values.as_ptr() }
-    }
-
-    /// Copies one slot of a head to lane `lane` of a group elsewhere.
-    pub fn gather(
-        &self,
-        slot: usize,
-        head: usize,
-        lane: usize,
-        keys: &mut [E::Raw],
-        values: &mut [E::Raw],
-    ) {
-        let (dim, padded) = (self.shape.head_dim, padded_dim(self.shape.head_dim));
-        let index = (slot / GROUP * self.shape.num_kv_heads + head) * GROUP;
-        for d in 0..dim {
-            keys[d * GROUP + lane] = self.keys[index * dim + d * GROUP + slot % GROUP];
+        let index = (group * self.num_kv_heads + head) * GROUP;
+        let scales_at = if E::SCALED { index } else { 0 };
+        GroupPtrs {
+            keys: self.keys[index * key_dim::<E>(self.head_dim)..].as_ptr(),
+            values: self.values[index * padded_dim(self.head_dim)..].as_ptr(),
+            key_scales: self.key_scales[scales_at..].as_ptr(),
+            value_scales: self.value_scales[scales_at..].as_ptr(),
         }
-        let from = (index + slot % GROUP) * padded;
-        values[lane * padded..][..padded].copy_from_slice(&self.values[from..][..padded]);
     }
 }
 
 /// Writes tokens to a layer; tokens of different slots may be written at the same time.
 pub struct CacheWriter<E: KvElement> {
-    shape: KvLayer,
+    num_kv_heads: usize,
+    head_dim: usize,
     keys: SharedPtr<E::Raw>,
     values: SharedPtr<E::Raw>,
+    key_scales: SharedPtr<f32>,
+    value_scales: SharedPtr<f32>,
 }
 
 // SAFETY: the pointers are written through by `write` alone, whose callers keep slots apart.
@@ -156,19 +219,51 @@ impl<E: KvElement> CacheWriter<E> {
     /// # Safety
     /// `slot` is within the pool, and no other thread writes it or reads it now.
     pub unsafe fn write(&self, slot: usize, key: &[f32], value: &[f32]) {
-        let (dim, padded) = (self.shape.head_dim, padded_dim(self.shape.head_dim));
-        for head in 0..self.shape.num_kv_heads {
-            let index = (slot / GROUP * self.shape.num_kv_heads + head) * GROUP;
+        let (dim, padded, lane) = (self.head_dim, padded_dim(self.head_dim), slot % GROUP);
+        for head in 0..self.num_kv_heads {
+            let index = (slot / GROUP * self.num_kv_heads + head) * GROUP;
             let (key, value) = (&key[head * dim..][..dim], &value[head * dim..][..dim]);
-            for d in 0..dim {
-                // SAFETY: both are elements of the slot, which is within the pool.
-                unsafe {
-                    let key_at = index * dim + d * GROUP + slot % GROUP;
-                    self.keys.at(key_at).write(E::store(key[d]));
-                    let value_at = (index + slot % GROUP) * padded + d;
-                    self.values.at(value_at).write(E::store(value[d]));
+            let (key_scale, value_scale) = (Scale::of::<E>(key), Scale::of::<E>(value));
+            // SAFETY: all are elements of the slot, which is within the pool.
+            unsafe {
+                let keys = self.keys.at(index * key_dim::<E>(dim));
+                let values = self.values.at(index * padded);
+                for d in 0..dim {
+                    let key = E::store(key[d], key_scale.inverse);
+                    keys.add(key_at::<E>(d, lane)).write(key);
+                    let value = E::store(value[d], value_scale.inverse);
+                    values.add(value_at::<E>(padded, lane, d)).write(value);
+                }
+                if E::SCALED {
+                    self.key_scales.at(index + lane).write(key_scale.scale);
+                    self.value_scales.at(index + lane).write(value_scale.scale);
                 }
             }
         }
+    }
+}
+
+/// The largest code is 127, so that negative ones have the same range.
+const INVERSE_127: f32 = 1.0 / 127.0;
+
+struct Scale {
+    scale: f32,
+    inverse: f32,
+}
+
+impl Scale {
+    // Not-a-number stays one in the scale; its codes say nothing.
+    #[inline(always)]
+    fn of<E: KvElement>(x: &[f32]) -> Scale {
+        if !E::SCALED {
+            return Scale { scale: 1.0, inverse: 1.0 };
+        }
+        let mut largest = 0.0f32;
+        for x in x {
+            let x = x.abs();
+            largest = if x > largest || x.is_nan() { x } else { largest };
+        }
+        let inverse = if largest > 0.0 && largest.is_finite() { 127.0 / largest } else { 0.0 };
+        Scale { scale: largest * INVERSE_127, inverse }
     }
 }

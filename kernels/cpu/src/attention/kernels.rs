@@ -1,5 +1,17 @@
 //! The two products of attention, for a tile of query rows against groups of 16 slots, and the
-//! softmax between them. All arithmetic is in f32, in the order of dims and of positions.
+//! softmax between them.
+//!
+//! Three ways: `float` multiplies f32, in the order of dims and of positions; `pairs` uses bfloat16
+//! dot products where cache and machine have them; `codes` stays in integers on an 8-bit cache,
+//! with queries and weights of 15 bits.
+
+mod codes;
+mod float;
+#[cfg(target_arch = "x86_64")]
+mod pairs;
+
+use half::bf16;
+use tenon_backend::KvDType;
 
 use super::cache::{GROUP, GroupPtrs, KvElement, padded_dim};
 use crate::isa::{Isa, for_each_isa};
@@ -11,6 +23,30 @@ pub const PARTITION: usize = 256;
 pub const GROUPS: usize = PARTITION / GROUP;
 /// Most query rows of a tile.
 pub const MAX_ROWS: usize = 16;
+/// Widest head of an 8-bit cache: 512 products of 15 and 8 bits fit 32.
+pub const MAX_CODES_DIM: usize = 512;
+
+/// How the products are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// In f32.
+    Float,
+    /// bfloat16 pairs, summed in f32.
+    Pairs,
+    /// 8-bit codes times 15-bit ones.
+    Codes,
+}
+
+impl Way {
+    /// For a cache of `E` on `isa`.
+    pub fn of<E: KvElement>(isa: Isa) -> Way {
+        match E::DTYPE {
+            KvDType::BF16 if isa == Isa::Avx512Bf16 => Way::Pairs,
+            KvDType::Int8 => Way::Codes,
+            _ => Way::Float,
+        }
+    }
+}
 
 /// A tile of query rows against the groups of one partition.
 pub struct TileJob<'a, R> {
@@ -22,8 +58,40 @@ pub struct TileJob<'a, R> {
     pub num_slots: usize,
 }
 
+/// A tile's queries as [`scores`] reads them.
+pub struct Queries<'a> {
+    /// Float: `[dim][rows]`. Pairs: `[dim / 2][rows]` of two bfloat16. Codes: `[2][dim / 4][rows]`
+    /// of four codes, the high parts first.
+    pub words: &'a mut [f32],
+    /// Codes: `[rows]` what a code stands for.
+    pub scales: [f32; MAX_ROWS],
+    /// Codes: `[rows]` 128 times the sum of a row's codes.
+    pub offsets: [i32; MAX_ROWS],
+}
+
+/// Writes query row `row` of `rows` (scaled, `head_dim` long) to `out`.
+pub fn put_query<E: KvElement>(
+    isa: Isa,
+    row: usize,
+    rows: usize,
+    q: impl Fn(usize) -> f32,
+    dim: usize,
+    out: &mut Queries<'_>,
+) {
+    match Way::of::<E>(isa) {
+        Way::Float => (0..dim.next_multiple_of(E::PACK)).for_each(|d| {
+            out.words[d * rows + row] = if d < dim { q(d) } else { 0.0 };
+        }),
+        Way::Pairs => (0..dim.div_ceil(2)).for_each(|i| {
+            let bits = |d| if d < dim { u32::from(bf16::from_f32(q(d)).to_bits()) } else { 0 };
+            out.words[i * rows + row] = f32::from_bits(bits(2 * i) | bits(2 * i + 1) << 16);
+        }),
+        Way::Codes => codes::put_query(row, rows, q, dim, out),
+    }
+}
+
 /// `scores[row][slot] = Σ q[dim][row] * key[dim][slot]` for `rows` (1, 2, 4, 8 or 16) rows, by
-/// groups; `q` is `[head_dim][rows]`, `scores` `[rows][PARTITION]`.
+/// groups; `scores` is `[rows][PARTITION]`.
 ///
 /// # Safety
 /// The groups' pointers are valid for heads of `head_dim`.
@@ -31,25 +99,44 @@ pub unsafe fn scores<E: KvElement>(
     isa: Isa,
     job: &TileJob<'_, E::Raw>,
     rows: usize,
-    q: &[f32],
+    q: &Queries<'_>,
     scores: &mut [f32],
 ) {
-    assert!(q.len() >= job.head_dim * rows && scores.len() >= rows * PARTITION);
+    let dim = job.head_dim.next_multiple_of(E::PACK);
+    assert!(q.words.len() >= dim * rows && scores.len() >= rows * PARTITION);
     assert!(job.groups.len() <= GROUPS);
+    let out = scores.as_mut_ptr();
     // SAFETY: by this function's contract and the lengths just checked.
     unsafe {
-        match rows {
-            1 => scores_of::<E, 1>(isa, job, q, scores),
-            2 => scores_of::<E, 2>(isa, job, q, scores),
-            4 => scores_of::<E, 4>(isa, job, q, scores),
-            8 => scores_of::<E, 8>(isa, job, q, scores),
-            _ => scores_of::<E, 16>(isa, job, q, scores),
+        match (Way::of::<E>(isa), rows) {
+            (Way::Float, 1) => float::scores_of::<E, 1>(isa, job, q.words, out),
+            (Way::Float, 2) => float::scores_of::<E, 2>(isa, job, q.words, out),
+            (Way::Float, 4) => float::scores_of::<E, 4>(isa, job, q.words, out),
+            (Way::Float, 8) => float::scores_of::<E, 8>(isa, job, q.words, out),
+            (Way::Float, _) => float::scores_of::<E, 16>(isa, job, q.words, out),
+            (Way::Codes, 1) => codes::scores_of::<E, 1>(isa, job, q, out),
+            (Way::Codes, 2) => codes::scores_of::<E, 2>(isa, job, q, out),
+            (Way::Codes, 4) => codes::scores_of::<E, 4>(isa, job, q, out),
+            (Way::Codes, 8) => codes::scores_of::<E, 8>(isa, job, q, out),
+            (Way::Codes, _) => codes::scores_of::<E, 16>(isa, job, q, out),
+            #[cfg(target_arch = "x86_64")]
+            (Way::Pairs, 1) => pairs::scores::<E::Raw, 1>(job, q.words, out),
+            #[cfg(target_arch = "x86_64")]
+            (Way::Pairs, 2) => pairs::scores::<E::Raw, 2>(job, q.words, out),
+            #[cfg(target_arch = "x86_64")]
+            (Way::Pairs, 4) => pairs::scores::<E::Raw, 4>(job, q.words, out),
+            #[cfg(target_arch = "x86_64")]
+            (Way::Pairs, 8) => pairs::scores::<E::Raw, 8>(job, q.words, out),
+            #[cfg(target_arch = "x86_64")]
+            (Way::Pairs, _) => pairs::scores::<E::Raw, 16>(job, q.words, out),
+            #[cfg(not(target_arch = "x86_64"))]
+            (Way::Pairs, _) => unreachable!("no instruction set here has these dot products"),
         }
     }
 }
 
 /// `out[row][dim] = Σ p[row][slot] * value[slot][dim]` over the filled slots; `p` is
-/// `[rows][PARTITION]`, `out` `[rows][padded dim]`.
+/// `[rows][PARTITION]`, 0 beyond the filled ones, and is overwritten; `out` `[rows][padded dim]`.
 ///
 /// # Safety
 /// The groups' pointers are valid for heads of `head_dim`.
@@ -57,238 +144,36 @@ pub unsafe fn weighted_values<E: KvElement>(
     isa: Isa,
     job: &TileJob<'_, E::Raw>,
     rows: usize,
-    p: &[f32],
+    p: &mut [f32],
     out: &mut [f32],
 ) {
     assert!(p.len() >= rows * PARTITION && out.len() >= rows * padded_dim(job.head_dim));
     assert!(job.groups.len() <= GROUPS && job.num_slots <= job.groups.len() * GROUP);
     // SAFETY: by this function's contract and the lengths just checked.
     unsafe {
-        match rows {
-            1 => values_of::<E, 1>(isa, job, p, out),
-            2 => values_of::<E, 2>(isa, job, p, out),
-            4 => values_of::<E, 4>(isa, job, p, out),
-            8 => values_of::<E, 8>(isa, job, p, out),
-            _ => values_of::<E, 16>(isa, job, p, out),
-        }
-    }
-}
-
-// SAFETY: as for `scores`, with `T` rows.
-unsafe fn scores_of<E: KvElement, const T: usize>(
-    isa: Isa,
-    job: &TileJob<'_, E::Raw>,
-    q: &[f32],
-    scores: &mut [f32],
-) {
-    for (g, group) in job.groups.iter().enumerate() {
-        // SAFETY: by this function's contract.
-        unsafe {
-            let out = scores.as_mut_ptr().add(g * GROUP);
-            match isa {
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx512 | Isa::Avx512Bf16 => {
-                    let next = job.groups.get(g + 1).map_or(group.keys, |next| next.keys);
-                    let ahead = [next, group.values];
-                    avx512::scores::<E, T>(group.keys, job.head_dim, q.as_ptr(), out, ahead);
-                }
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 => scores_avx2::<E, T>(group.keys, job.head_dim, q.as_ptr(), out),
-                _ => scores_any::<E, T>(group.keys, job.head_dim, q.as_ptr(), out),
-            }
-        }
-    }
-}
-
-// SAFETY: as for `weighted_values`, with `T` rows.
-unsafe fn values_of<E: KvElement, const T: usize>(
-    isa: Isa,
-    job: &TileJob<'_, E::Raw>,
-    p: &[f32],
-    out: &mut [f32],
-) {
-    // SAFETY: by this function's contract.
-    unsafe {
-        match isa {
+        match (Way::of::<E>(isa), rows) {
+            (Way::Float, 1) => float::values_of::<E, 1>(isa, job, p, out),
+            (Way::Float, 2) => float::values_of::<E, 2>(isa, job, p, out),
+            (Way::Float, 4) => float::values_of::<E, 4>(isa, job, p, out),
+            (Way::Float, 8) => float::values_of::<E, 8>(isa, job, p, out),
+            (Way::Float, _) => float::values_of::<E, 16>(isa, job, p, out),
+            (Way::Codes, 1) => codes::values_of::<E, 1>(isa, job, p, out),
+            (Way::Codes, 2) => codes::values_of::<E, 2>(isa, job, p, out),
+            (Way::Codes, 4) => codes::values_of::<E, 4>(isa, job, p, out),
+            (Way::Codes, 8) => codes::values_of::<E, 8>(isa, job, p, out),
+            (Way::Codes, _) => codes::values_of::<E, 16>(isa, job, p, out),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx512Bf16 => avx512::values::<E, T>(job, p.as_ptr(), out),
+            (Way::Pairs, 1) => pairs::values::<E::Raw, 1>(job, p, out),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => values_avx2::<E, T>(job, p.as_ptr(), out),
-            _ => values_any::<E, T>(job, p.as_ptr(), out),
-        }
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn scores_avx2<E: KvElement, const T: usize>(
-    keys: *const E::Raw,
-    dim: usize,
-    q: *const f32,
-    out: *mut f32,
-) {
-    // SAFETY: the contract is the same.
-    unsafe { scores_any::<E, T>(keys, dim, q, out) }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn values_avx2<E: KvElement, const T: usize>(
-    job: &TileJob<'_, E::Raw>,
-    p: *const f32,
-    out: &mut [f32],
-) {
-    // SAFETY: the contract is the same.
-    unsafe { values_any::<E, T>(job, p, out) }
-}
-
-// SAFETY: `keys` is a group's, `q` `[dim][T]`, and `out` the group's part of `[T][PARTITION]`.
-#[inline(always)]
-unsafe fn scores_any<E: KvElement, const T: usize>(
-    keys: *const E::Raw,
-    dim: usize,
-    q: *const f32,
-    out: *mut f32,
-) {
-    let mut acc = [[0.0f32; GROUP]; T];
-    // SAFETY: by this function's contract.
-    unsafe {
-        for d in 0..dim {
-            let keys: &[E::Raw; GROUP] = &*keys.add(d * GROUP).cast();
-            let q: &[f32; T] = &*q.add(d * T).cast();
-            for (acc, q) in acc.iter_mut().zip(q) {
-                for (acc, key) in acc.iter_mut().zip(keys) {
-                    *acc = E::load(*key).mul_add(*q, *acc);
-                }
-            }
-        }
-        for (row, acc) in acc.iter().enumerate() {
-            out.add(row * PARTITION).cast::<[f32; GROUP]>().write(*acc);
-        }
-    }
-}
-
-// SAFETY: as for `weighted_values`, with `T` rows.
-#[inline(always)]
-unsafe fn values_any<E: KvElement, const T: usize>(
-    job: &TileJob<'_, E::Raw>,
-    p: *const f32,
-    out: &mut [f32],
-) {
-    let padded = padded_dim(job.head_dim);
-    for d in (0..padded).step_by(GROUP) {
-        let mut acc = [[0.0f32; GROUP]; T];
-        for slot in 0..job.num_slots {
-            let group = &job.groups[slot / GROUP];
-            // SAFETY: by this function's contract.
-            unsafe {
-                let values = group.values.add(slot % GROUP * padded + d);
-                let values: &[E::Raw; GROUP] = &*values.cast();
-                for (row, acc) in acc.iter_mut().enumerate() {
-                    let p = *p.add(row * PARTITION + slot);
-                    for (acc, value) in acc.iter_mut().zip(values) {
-                        *acc = E::load(*value).mul_add(p, *acc);
-                    }
-                }
-            }
-        }
-        for (row, acc) in acc.iter().enumerate() {
-            out[row * padded + d..][..GROUP].copy_from_slice(acc);
-        }
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-mod avx512 {
-    use std::arch::x86_64::*;
-
-    use tenon_backend::KvDType;
-
-    use super::{GROUP, KvElement, PARTITION, TileJob, padded_dim};
-    use crate::linear::for_tokens;
-
-    // SAFETY: 16 elements at `p`.
-    #[target_feature(enable = "avx512f")]
-    #[inline]
-    unsafe fn load<E: KvElement>(p: *const E::Raw) -> __m512 {
-        // SAFETY: by this function's contract.
-        unsafe {
-            match E::DTYPE {
-                KvDType::F32 => _mm512_loadu_ps(p.cast()),
-                KvDType::BF16 => {
-                    let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
-                    _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
-                }
-                KvDType::F16 => _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())),
-                KvDType::Int8 => unreachable!("refused when the cache is made"),
-            }
-        }
-    }
-
-    // While it computes it asks for what is read later, the next group's keys and this group's
-    // values: groups are scattered over the pool, so the core does not foresee them.
-    // SAFETY: as for `scores_any`.
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    pub unsafe fn scores<E: KvElement, const T: usize>(
-        keys: *const E::Raw,
-        dim: usize,
-        q: *const f32,
-        out: *mut f32,
-        ahead: [*const E::Raw; 2],
-    ) {
-        let mut acc = [_mm512_setzero_ps(); T];
-        // SAFETY: by this function's contract.
-        unsafe {
-            for d in 0..dim {
-                if T < GROUP {
-                    _mm_prefetch::<_MM_HINT_T0>(ahead[0].wrapping_add(d * GROUP).cast());
-                    _mm_prefetch::<_MM_HINT_T0>(ahead[1].wrapping_add(d * GROUP).cast());
-                }
-                let key = load::<E>(keys.add(d * GROUP));
-                let q = q.add(d * T);
-                for_tokens!(T, t => {
-                    acc[t] = _mm512_fmadd_ps(key, _mm512_set1_ps(*q.add(t)), acc[t]);
-                });
-            }
-            for_tokens!(T, t => {
-                _mm512_storeu_ps(out.add(t * PARTITION), acc[t]);
-            });
-        }
-    }
-
-    // SAFETY: as for `weighted_values`, with `T` rows.
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    pub unsafe fn values<E: KvElement, const T: usize>(
-        job: &TileJob<'_, E::Raw>,
-        p: *const f32,
-        out: &mut [f32],
-    ) {
-        let padded = padded_dim(job.head_dim);
-        for d in (0..padded).step_by(GROUP) {
-            let mut acc = [_mm512_setzero_ps(); T];
-            let mut left = job.num_slots;
-            let mut p = p;
-            for group in job.groups {
-                // SAFETY: by this function's contract.
-                unsafe {
-                    for slot in 0..left.min(GROUP) {
-                        let value = load::<E>(group.values.add(slot * padded + d));
-                        let p = p.add(slot);
-                        for_tokens!(T, t => {
-                            let p = _mm512_set1_ps(*p.add(t * PARTITION));
-                            acc[t] = _mm512_fmadd_ps(value, p, acc[t]);
-                        });
-                    }
-                    p = p.add(GROUP);
-                }
-                left -= left.min(GROUP);
-            }
-            // SAFETY: `out` holds `T` rows of `padded`, checked by the caller.
-            unsafe {
-                for_tokens!(T, t => {
-                    _mm512_storeu_ps(out.as_mut_ptr().add(t * padded + d), acc[t]);
-                });
-            }
+            (Way::Pairs, 2) => pairs::values::<E::Raw, 2>(job, p, out),
+            #[cfg(target_arch = "x86_64")]
+            (Way::Pairs, 4) => pairs::values::<E::Raw, 4>(job, p, out),
+            #[cfg(target_arch = "x86_64")]
+            (Way::Pairs, 8) => pairs::values::<E::Raw, 8>(job, p, out),
+            #[cfg(target_arch = "x86_64")]
+            (Way::Pairs, _) => pairs::values::<E::Raw, 16>(job, p, out),
+            #[cfg(not(target_arch = "x86_64"))]
+            (Way::Pairs, _) => unreachable!("no instruction set here has these dot products"),
         }
     }
 }
@@ -302,12 +187,21 @@ pub struct RowStats {
     pub sum: f32,
 }
 
+impl RowStats {
+    /// Of no slot.
+    pub const NONE: RowStats = RowStats { max: f32::NEG_INFINITY, sum: 0.0 };
+}
+
 for_each_isa! {
     /// Turns a row's scores into `exp(score - max)`, 0 outside of `first..end`. `scores` is whole
     /// groups.
     pub fn softmax_row(
         scores: &mut [f32], first: usize, end: usize, softcap: Option<f32>,
-    ) -> RowStats = softmax_row_any;
+    ) -> RowStats = softmax_row_any::<false>;
+    /// The same, rounded to bfloat16: the sum is that of the rounded weights.
+    pub fn softmax_row_rounded(
+        scores: &mut [f32], first: usize, end: usize, softcap: Option<f32>,
+    ) -> RowStats = softmax_row_any::<true>;
     /// `acc = acc * a + x * b`
     pub fn scale_add(acc: &mut [f32], a: f32, x: &[f32], b: f32) = scale_add_any;
     /// `out = x * factor`
@@ -315,10 +209,15 @@ for_each_isa! {
 }
 
 #[inline(always)]
-fn softmax_row_any(scores: &mut [f32], first: usize, end: usize, softcap: Option<f32>) -> RowStats {
+fn softmax_row_any<const ROUND: bool>(
+    scores: &mut [f32],
+    first: usize,
+    end: usize,
+    softcap: Option<f32>,
+) -> RowStats {
     if first >= end {
         scores.fill(0.0);
-        return RowStats { max: f32::NEG_INFINITY, sum: 0.0 };
+        return RowStats::NONE;
     }
     scores[..first].fill(f32::NEG_INFINITY);
     scores[end..].fill(f32::NEG_INFINITY);
@@ -338,6 +237,12 @@ fn softmax_row_any(scores: &mut [f32], first: usize, end: usize, softcap: Option
     for group in groups.iter_mut() {
         for (sum, x) in sums.iter_mut().zip(group) {
             *x = exp(*x - max);
+            if ROUND {
+                // Positive and at most 1, or not a number, which stays one.
+                let bits = x.to_bits();
+                let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) & 0xffff_0000;
+                *x = if x.is_nan() { *x } else { f32::from_bits(rounded) };
+            }
             *sum += *x;
         }
     }

@@ -1,8 +1,10 @@
 //! One tile of query rows over its partitions: finds the groups of slots, runs the kernels, merges.
 
-use super::cache::{GROUP, GroupPtrs, KvElement, LayerCache, padded_dim};
+use super::blocks::GroupMut;
+use super::cache::{GROUP, GroupPtrs, KvElement, LayerCache, key_dim, padded_dim};
 use super::kernels::{
-    GROUPS, MAX_ROWS, PARTITION, RowStats, TileJob, scale_add, scores, softmax_row, weighted_values,
+    GROUPS, MAX_ROWS, PARTITION, Queries, RowStats, TileJob, Way, put_query, scale_add, scores,
+    softmax_row, softmax_row_rounded, weighted_values,
 };
 use super::{AttentionOp, Item};
 use crate::isa::Isa;
@@ -17,6 +19,10 @@ pub struct TileContext<'a, E: KvElement> {
     pub cache: &'a LayerCache<E>,
     /// The operation.
     pub op: &'a AttentionOp,
+    /// Of the layer.
+    pub window: Option<u32>,
+    /// Which of a sequence's block tables.
+    pub kv_group: usize,
     /// Slots of a block.
     pub block_size: usize,
     /// All sequences' block tables.
@@ -28,8 +34,7 @@ pub struct TileContext<'a, E: KvElement> {
 /// A worker's memory for one tile.
 pub struct Scratch<'a> {
     padded: usize,
-    /// `[head_dim][rows]`, scaled.
-    q: &'a mut [f32],
+    q: Queries<'a>,
     /// `[rows][PARTITION]`
     scores: &'a mut [f32],
     /// `[rows][padded]` of the current partition.
@@ -37,7 +42,7 @@ pub struct Scratch<'a> {
     /// `[rows][padded]` of all partitions so far.
     acc: &'a mut [f32],
     stats: [RowStats; MAX_ROWS],
-    /// Keys, then values of one partition, for blocks that are not whole groups.
+    /// Keys, values and their scales of one partition, for blocks that are not whole groups.
     gathered: &'a mut [f32],
 }
 
@@ -54,8 +59,9 @@ impl<'a> Scratch<'a> {
     pub fn floats(head_dim: usize, block_size: usize) -> usize {
         let padded = padded_dim(head_dim);
         let tile = 3 * padded * MAX_ROWS + MAX_ROWS * PARTITION;
-        // Elements of 2 bytes use half of it.
-        let gathered = if block_size.is_multiple_of(GROUP) { 0 } else { 2 * padded * PARTITION };
+        // Elements of fewer than 4 bytes use a part of it.
+        let whole = block_size.is_multiple_of(GROUP);
+        let gathered = if whole { 0 } else { (2 * padded + 2) * PARTITION };
         (tile + gathered).next_multiple_of(GROUP)
     }
 
@@ -66,7 +72,8 @@ impl<'a> Scratch<'a> {
         let (scores, rest) = rest.split_at_mut(MAX_ROWS * PARTITION);
         let (values, rest) = rest.split_at_mut(padded * MAX_ROWS);
         let (acc, gathered) = rest.split_at_mut(padded * MAX_ROWS);
-        let stats = [RowStats { max: f32::NEG_INFINITY, sum: 0.0 }; MAX_ROWS];
+        let stats = [RowStats::NONE; MAX_ROWS];
+        let q = Queries { words: q, scales: [0.0; MAX_ROWS], offsets: [0; MAX_ROWS] };
         Scratch { padded, q, scores, values, acc, stats, gathered }
     }
 
@@ -95,7 +102,7 @@ pub fn merge(isa: Isa, total: &mut RowStats, acc: &mut [f32], part: RowStats, va
 impl<E: KvElement> TileContext<'_, E> {
     /// The token (of the step) and the query head of a row of a tile.
     pub fn token_and_head(&self, item: &Item, row: usize) -> (usize, usize) {
-        let group = self.op.num_heads / self.cache.shape.num_kv_heads;
+        let group = self.op.num_heads / self.cache.num_kv_heads;
         let row = item.first_row + row;
         (item.seq.token_start as usize + row / group, item.kv_head * group + row % group)
     }
@@ -108,7 +115,7 @@ impl<E: KvElement> TileContext<'_, E> {
 
     // The first position that a token sees.
     fn first_visible(&self, position: usize) -> usize {
-        self.cache.shape.window.map_or(0, |w| (position + 1).saturating_sub(w as usize))
+        self.window.map_or(0, |w| (position + 1).saturating_sub(w as usize))
     }
 
     /// Runs the item; results are the scratch's rows.
@@ -128,18 +135,17 @@ impl<E: KvElement> TileContext<'_, E> {
         }
     }
 
-    // Transposes and scales the tile's queries; rows that only pad the tile are zero.
+    // Scales the tile's queries and lays them out; rows that only pad the tile are zero.
     fn load_queries(&self, item: &Item, padded_rows: usize, scratch: &mut Scratch<'_>) {
-        let dim = self.cache.shape.head_dim;
+        let (dim, scale) = (self.cache.head_dim, self.op.scale);
         for row in 0..padded_rows {
             if row < item.num_rows {
                 let (token, head) = self.token_and_head(item, row);
                 let q = &self.q[(token * self.op.num_heads + head) * dim..][..dim];
-                for (d, x) in q.iter().enumerate() {
-                    scratch.q[d * padded_rows + row] = x * self.op.scale;
-                }
+                let q = |d: usize| q[d] * scale;
+                put_query::<E>(self.isa, row, padded_rows, q, dim, &mut scratch.q);
             } else {
-                (0..dim).for_each(|d| scratch.q[d * padded_rows + row] = 0.0);
+                put_query::<E>(self.isa, row, padded_rows, |_| 0.0, dim, &mut scratch.q);
             }
         }
     }
@@ -156,15 +162,19 @@ impl<E: KvElement> TileContext<'_, E> {
         // Groups before the tile's first visible position have no part in it.
         let start = (partition * PARTITION).max(first / GROUP * GROUP);
         let end = (partition * PARTITION + PARTITION).min(last + 1);
-        let mut groups = [GroupPtrs { keys: std::ptr::null(), values: std::ptr::null() }; GROUPS];
+        let mut groups = [GroupPtrs::NULL; GROUPS];
         let num_groups = (end - start).div_ceil(GROUP);
         let groups = &mut groups[..num_groups];
-        self.find_groups(item, start, end, groups, scratch.gathered);
-        let head_dim = self.cache.shape.head_dim;
+        self.find_groups(item, start.max(first)..end, groups, scratch.gathered);
+        let head_dim = self.cache.head_dim;
         let job = TileJob { groups, head_dim, num_slots: end - start };
         // SAFETY: the groups were just found in the cache, or gathered.
-        unsafe { scores::<E>(self.isa, &job, padded_rows, scratch.q, scratch.scores) };
-        let mut stats = [RowStats { max: f32::NEG_INFINITY, sum: 0.0 }; MAX_ROWS];
+        unsafe { scores::<E>(self.isa, &job, padded_rows, &scratch.q, scratch.scores) };
+        let softmax = match Way::of::<E>(self.isa) {
+            Way::Pairs => softmax_row_rounded,
+            Way::Float | Way::Codes => softmax_row,
+        };
+        let mut stats = [RowStats::NONE; MAX_ROWS];
         for (row, stats) in stats.iter_mut().enumerate().take(padded_rows) {
             let scores = &mut scratch.scores[row * PARTITION..][..num_groups * GROUP];
             if row >= item.num_rows {
@@ -174,7 +184,7 @@ impl<E: KvElement> TileContext<'_, E> {
             let position = self.position(item, row);
             let first = self.first_visible(position).saturating_sub(start);
             let end = (position + 1).saturating_sub(start).min(end - start);
-            *stats = softmax_row(self.isa, scores, first, end, self.op.softcap);
+            *stats = softmax(self.isa, scores, first, end, self.op.softcap);
         }
         // SAFETY: as above.
         unsafe {
@@ -187,36 +197,46 @@ impl<E: KvElement> TileContext<'_, E> {
         }
     }
 
-    // Fills `groups` with the groups of positions `start..end`; `start` is a multiple of 16.
+    // Fills `groups` with the groups that `positions` lie in. Nothing before them is read: the
+    // table may have no block there.
     fn find_groups(
         &self,
         item: &Item,
-        start: usize,
-        end: usize,
+        positions: std::ops::Range<usize>,
         groups: &mut [GroupPtrs<E::Raw>],
         gathered: &mut [f32],
     ) {
-        let table = &self.tables[item.seq.table_start as usize..][..item.seq.table_len as usize];
+        let table_len = item.seq.table_len as usize;
+        let table_start = item.seq.table_start as usize + self.kv_group * table_len;
+        let table = &self.tables[table_start..][..table_len];
         let slot = |position: usize| {
             let block = table[position / self.block_size] as usize;
             block * self.block_size + position % self.block_size
         };
+        let start = positions.start / GROUP * GROUP;
         if self.block_size.is_multiple_of(GROUP) {
             for (i, group) in groups.iter_mut().enumerate() {
                 *group = self.cache.group(slot(start + i * GROUP) / GROUP, item.kv_head);
             }
             return;
         }
-        let dim = self.cache.shape.head_dim;
-        let (keys, values) = split_raw::<E::Raw>(gathered);
-        let key_groups = keys.chunks_exact_mut(dim * GROUP);
+        let dim = self.cache.head_dim;
+        let (scales, elements) = gathered.split_at_mut(2 * PARTITION);
+        let (keys, values) = split_raw::<E::Raw>(elements);
+        let key_groups = keys.chunks_exact_mut(key_dim::<E>(dim) * GROUP);
         let value_groups = values.chunks_exact_mut(padded_dim(dim) * GROUP);
-        for (i, (keys, values)) in key_groups.zip(value_groups).take(groups.len()).enumerate() {
-            for lane in 0..GROUP.min(end - start - i * GROUP) {
-                let slot = slot(start + i * GROUP + lane);
-                self.cache.gather(slot, item.kv_head, lane, keys, values);
+        let memory = key_groups.zip(value_groups).zip(scales.chunks_exact_mut(2 * GROUP));
+        for (i, ((keys, values), scales)) in memory.take(groups.len()).enumerate() {
+            let (key_scales, value_scales) = scales.split_at_mut(GROUP);
+            let mut out = GroupMut { keys, values, key_scales, value_scales };
+            let first = start + i * GROUP;
+            if !positions.contains(&first) || !positions.contains(&(first + GROUP - 1)) {
+                out.clear();
             }
-            groups[i] = GroupPtrs { keys: keys.as_ptr(), values: values.as_ptr() };
+            for position in positions.start.max(first)..positions.end.min(first + GROUP) {
+                self.cache.gather(slot(position), item.kv_head, position - first, &mut out);
+            }
+            groups[i] = out.ptrs();
         }
     }
 }

@@ -1,11 +1,12 @@
 //! Small random programs, and steps over them that a scheduler could have planned.
 #![allow(clippy::unwrap_used, dead_code, missing_docs)]
 
+use tenon_backend::layout::NO_BLOCK;
 use tenon_backend::quant::quantize_row;
 use tenon_backend::{
-    Activation, Backend, BufferId, DType, KvDType, KvLayer, LinearPart, Op, PrepareOptions,
-    Program, RopeId, RopeStyle, RopeTable, SeqSpan, StepInputs, Tensor, TensorBytes, WeightId,
-    WeightMode,
+    Activation, Backend, BlockCopy, BufferId, DType, KvDType, KvGroup, KvLayer, LinearPart, Op,
+    PrepareOptions, Program, RopeId, RopeStyle, RopeTable, SeqSpan, StepInputs, Tensor,
+    TensorBytes, WeightId, WeightMode,
 };
 use tenon_cpu::Isa;
 
@@ -55,6 +56,8 @@ pub struct Shape {
     pub bias: bool,
     pub head_norm: bool,
     pub window: Option<u32>,
+    /// Every so manieth layer has no window; 0: all have it.
+    pub full_every: usize,
     pub softcap: Option<f32>,
     pub style: RopeStyle,
     pub act: Activation,
@@ -78,6 +81,7 @@ impl Shape {
             bias: false,
             head_norm: false,
             window: None,
+            full_every: 0,
             softcap: None,
             style: RopeStyle::Half,
             act: Activation::Silu,
@@ -209,11 +213,16 @@ pub fn decoder(s: &Shape, seed: u64) -> Program {
     if s.softcap.is_some() {
         b.op(Op::Softcap { buf: logits, cap: 30.0 });
     }
-    let layer = KvLayer { num_kv_heads: s.kv_heads, head_dim: s.head_dim, window: s.window };
+    let is_full = |layer: usize| s.full_every > 0 && layer % s.full_every == s.full_every - 1;
+    let layer = |layer| KvLayer {
+        num_kv_heads: s.kv_heads,
+        head_dim: s.head_dim,
+        window: s.window.filter(|_| !is_full(layer)),
+    };
     let pairs = s.head_dim / 2;
     let inv_freq = (0..pairs).map(|i| 1e4f32.powf(-(i as f32) / pairs as f32)).collect();
     let rope = RopeTable { style: s.style, inv_freq, magnitude: 1.0 };
-    b.finish(logits, vec![layer; s.layers], vec![rope])
+    b.finish(logits, (0..s.layers).map(layer).collect(), vec![rope])
 }
 
 pub fn options(num_threads: usize) -> PrepareOptions {
@@ -239,10 +248,24 @@ pub struct Span<'a> {
     pub blocks: &'a [u32],
 }
 
-/// Runs one step and gives back the logits of every token.
+/// Runs one step over one KV group and gives back the logits of every token.
 pub fn step(backend: &mut dyn Backend, spans: &[Span<'_>], block_size: usize) -> Vec<f32> {
-    let (mut ids, mut positions, mut slots) = (vec![], vec![], vec![]);
+    step_with(backend, spans, block_size, &[KvGroup { window: None }], &[])
+}
+
+/// The same over `groups`, after `copies`. Group `g` has block `num_groups * b + g` where a span
+/// says `b`, and none that its window has passed.
+pub fn step_with(
+    backend: &mut dyn Backend,
+    spans: &[Span<'_>],
+    block_size: usize,
+    groups: &[KvGroup],
+    copies: &[BlockCopy],
+) -> Vec<f32> {
+    let (mut ids, mut positions, mut slots) = (vec![], vec![], vec![vec![]; groups.len()]);
     let (mut seqs, mut tables) = (vec![], vec![]);
+    let block =
+        |span: &Span<'_>, g: usize, b: usize| span.blocks[b] * groups.len() as u32 + g as u32;
     for (row, span) in spans.iter().enumerate() {
         let context = span.computed + span.tokens.len();
         let blocks = context.div_ceil(block_size);
@@ -259,20 +282,29 @@ pub fn step(backend: &mut dyn Backend, spans: &[Span<'_>], block_size: usize) ->
             let position = span.computed + i;
             ids.push(id);
             positions.push(position as u32);
-            let block = span.blocks[position / block_size] as usize;
-            slots.push((block * block_size + position % block_size) as u32);
+            for (g, slots) in slots.iter_mut().enumerate() {
+                let block = block(span, g, position / block_size) as usize;
+                slots.push((block * block_size + position % block_size) as u32);
+            }
         }
-        tables.extend_from_slice(&span.blocks[..blocks]);
+        for (g, group) in groups.iter().enumerate() {
+            let visible =
+                group.window.map_or(0, |w| (span.computed + 1).saturating_sub(w as usize));
+            tables.extend((0..blocks).map(|b| match (b + 1) * block_size <= visible {
+                true => NO_BLOCK,
+                false => block(span, g, b),
+            }));
+        }
     }
     let logits_rows: Vec<u32> = (0..ids.len() as u32).collect();
     let inputs = StepInputs {
         token_ids: &ids,
         positions: &positions,
-        slot_mapping: &slots,
+        slot_mapping: &slots.concat(),
         seqs: &seqs,
         block_tables: &tables,
         logits_rows: &logits_rows,
-        block_copies: &[],
+        block_copies: copies,
     };
     let ticket = backend.forward(&inputs).unwrap();
     backend.wait(ticket).unwrap().to_vec()

@@ -16,7 +16,9 @@ pub struct Scores {
 /// Stores the step's keys and values, each `[num_tokens, num_kv_heads * head_dim]`, at its slots.
 pub fn write_kv(kv: &mut KvCache, layer: usize, k: &[f32], v: &[f32], inputs: &StepInputs<'_>) {
     let width = k.len() / inputs.token_ids.len();
-    for (t, &slot) in inputs.slot_mapping.iter().enumerate() {
+    let group = kv.layer(layer).group;
+    let slots = inputs.slot_mapping.chunks_exact(inputs.token_ids.len()).nth(group);
+    for (t, &slot) in slots.into_iter().flatten().enumerate() {
         let row = t * width..(t + 1) * width;
         kv.write(layer, slot as usize, &k[row.clone()], &v[row]);
     }
@@ -24,7 +26,7 @@ pub fn write_kv(kv: &mut KvCache, layer: usize, k: &[f32], v: &[f32], inputs: &S
 
 /// `[num_tokens, num_heads * head_dim]` from queries of the same shape.
 pub fn attention(
-    layer: &Layer,
+    layer: Layer<'_>,
     q: &[f32],
     num_heads: usize,
     scores: &Scores,
@@ -37,10 +39,10 @@ pub fn attention(
         for t in 0..seq.num_tokens as usize {
             let token = seq.token_start as usize + t;
             let position = inputs.positions[token] as usize;
-            let slots = visible_slots(seq, position, layer, inputs);
+            let slots = visible_slots(seq, position, &layer, inputs);
             for head in 0..num_heads {
                 let at = (token * num_heads + head) * dim..(token * num_heads + head + 1) * dim;
-                attend(layer, &slots, head / group, &q[at.clone()], scores, &mut out[at]);
+                attend(&layer, &slots, head / group, &q[at.clone()], scores, &mut out[at]);
             }
         }
     }
@@ -51,18 +53,20 @@ pub fn attention(
 fn visible_slots(
     seq: &SeqSpan,
     position: usize,
-    layer: &Layer,
+    layer: &Layer<'_>,
     inputs: &StepInputs<'_>,
 ) -> Vec<usize> {
     let first = layer.shape.window.map_or(0, |w| (position + 1).saturating_sub(w as usize));
-    let table = &inputs.block_tables[seq.table_start as usize..][..seq.table_len as usize];
+    let len = seq.table_len as usize;
+    let start = seq.table_start as usize + layer.group * len;
+    let table = &inputs.block_tables[start..][..len];
     let size = layer.block_size;
     (first..=position).map(|p| table[p / size] as usize * size + p % size).collect()
 }
 
 // One query head over the visible slots: softmax(scores) · values.
 fn attend(
-    layer: &Layer,
+    layer: &Layer<'_>,
     slots: &[usize],
     kv_head: usize,
     q: &[f32],
