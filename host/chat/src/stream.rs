@@ -110,6 +110,8 @@ pub enum Finish {
     Stop,
     /// Token limit.
     Length,
+    /// The output ended in a repeated pattern; vLLM's word.
+    Repetition,
     /// At least one call, not cut by the limit.
     ToolCalls,
     /// Aborted by the client's leaving or by the server.

@@ -194,6 +194,7 @@ impl TextSide {
         let finish =
             match &end {
                 End::Engine(FinishReason::Length) => Finish::Length,
+                End::Engine(FinishReason::Repetition) => Finish::Repetition,
                 End::Engine(FinishReason::Abort) => Finish::Abort,
                 End::Engine(FinishReason::Error) => Finish::Error,
                 End::Engine(FinishReason::Stop(_)) | End::StopString(_) => {

@@ -8,6 +8,7 @@ mod kv;
 pub mod params;
 pub mod plan;
 pub mod pool;
+mod repetition;
 pub mod request;
 mod scheduler;
 pub mod sequence;
@@ -19,7 +20,8 @@ pub use params::ParamError;
 pub use plan::{Admitted, Row, Sampled, Scheduled, StepPlan};
 pub use pool::{BlockId, BlockPool};
 pub use request::{
-    FinishReason, Logprob, RequestId, SamplingParams, StepOutput, TokenBias, TokenLogprobs,
+    Dry, FinishReason, Logprob, RepetitionDetection, RequestId, SamplingParams, StepOutput,
+    TokenBias, TokenLogprobs,
 };
 pub use sequence::SeqId;
 pub use stats::EngineStats;

@@ -19,6 +19,12 @@ pub const MAX_BAD_WORDS: usize = 512;
 pub const MAX_BAD_WORD_TOKENS: usize = 512;
 /// Most stop tokens of one request.
 pub const MAX_STOP_TOKENS: usize = 128;
+/// Most repetition breakers of one request; four bytes each. No vocabulary is larger.
+pub const MAX_DRY_BREAKERS: usize = 1 << 20;
+/// Repetitions are measured up to this length: what is longer is penalized like it.
+pub const MAX_DRY_MATCH: u32 = 50;
+/// Longest pattern of a repetition; four bytes each, per sequence, and one comparison per token.
+pub const MAX_PATTERN_SIZE: u32 = 1024;
 /// Beyond this every distribution is flat in f32.
 pub const MAX_TEMPERATURE: f32 = 100.0;
 /// Below this temperature sampling is greedy: the quotient would overflow f32.
@@ -65,6 +71,8 @@ impl SamplingParams {
             in_vocabulary("logit_bias", entry.token, vocab_size)?;
             in_range("logit_bias", entry.bias, -100.0, 100.0)?;
         }
+        self.check_dry(vocab_size)?;
+        self.check_repetition()?;
         self.check_allowed(vocab_size)?;
         self.check_bad_words(vocab_size)?;
         at_most("stop_token_ids", self.stop_token_ids.len(), MAX_STOP_TOKENS, "entries")?;
@@ -92,6 +100,37 @@ impl SamplingParams {
                        other fields of the request; allow one that `ignore_eos`, `min_tokens` \
                        and `bad_words` do not mask";
         Err(ParamError::new("allowed_token_ids", message.into()))
+    }
+
+    fn check_dry(&self, vocab_size: u32) -> Result<(), ParamError> {
+        let Some(dry) = &self.dry else { return Ok(()) };
+        above_zero("dry_multiplier", dry.multiplier, 100.0)?;
+        in_range("dry_base", dry.base, 1.0, 100.0)?;
+        if dry.allowed_length > MAX_DRY_MATCH {
+            let length = dry.allowed_length;
+            let message = format!("dry_allowed_length is `{length}`; use at most {MAX_DRY_MATCH}");
+            return Err(ParamError::new("dry_allowed_length", message));
+        }
+        const BREAKERS: &str = "dry_sequence_breakers";
+        at_most(BREAKERS, dry.breakers.len(), MAX_DRY_BREAKERS, "tokens")?;
+        assert!(dry.breakers.is_sorted(), "repetition breakers are ascending");
+        dry.breakers.last().map_or(Ok(()), |&last| in_vocabulary(BREAKERS, last, vocab_size))
+    }
+
+    fn check_repetition(&self) -> Result<(), ParamError> {
+        let Some(wanted) = &self.repetition_detection else { return Ok(()) };
+        let (min, max) = (wanted.min_pattern_size, wanted.max_pattern_size);
+        let message = if max > MAX_PATTERN_SIZE {
+            format!("max_pattern_size is `{max}`; use at most {MAX_PATTERN_SIZE}")
+        } else if min == 0 || min > max {
+            format!("min_pattern_size is `{min}`; use 1 to max_pattern_size, `{max}`")
+        } else if wanted.min_count < 2 {
+            format!("min_count is `{}`; use 2 or more", wanted.min_count)
+        } else {
+            return Ok(());
+        };
+        let message = format!("repetition_detection: {message}");
+        Err(ParamError::new("repetition_detection", message))
     }
 
     fn check_allowed(&self, vocab_size: u32) -> Result<(), ParamError> {
@@ -170,7 +209,7 @@ fn at_most(
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::request::TokenBias;
+    use crate::request::{Dry, RepetitionDetection, TokenBias};
 
     fn check(change: impl FnOnce(&mut SamplingParams), param: Option<&str>) {
         let mut params = SamplingParams::default();
@@ -208,6 +247,23 @@ mod tests {
         check(|p| p.bad_words = vec![vec![1, 100]], Some("bad_words"));
         check(|p| p.bad_words = vec![vec![1]; MAX_BAD_WORDS + 1], Some("bad_words"));
         check(|p| p.bad_words = vec![vec![1; MAX_BAD_WORD_TOKENS + 1]], Some("bad_words"));
+        let dry = |multiplier, base, allowed_length, breakers: &[u32]| {
+            Some(Dry { multiplier, base, allowed_length, range: 0, breakers: breakers.into() })
+        };
+        check(|p| p.dry = dry(0.8, 1.75, 2, &[0, 99]), None);
+        check(|p| p.dry = dry(0.0, 1.75, 2, &[]), Some("dry_multiplier"));
+        check(|p| p.dry = dry(f32::NAN, 1.75, 2, &[]), Some("dry_multiplier"));
+        check(|p| p.dry = dry(0.8, 0.9, 2, &[]), Some("dry_base"));
+        check(|p| p.dry = dry(0.8, 1.75, 51, &[]), Some("dry_allowed_length"));
+        check(|p| p.dry = dry(0.8, 1.75, 2, &[1, 100]), Some("dry_sequence_breakers"));
+        let repetition = |min_pattern_size, max_pattern_size, min_count| {
+            Some(RepetitionDetection { min_pattern_size, max_pattern_size, min_count })
+        };
+        check(|p| p.repetition_detection = repetition(1, 1024, 2), None);
+        for (min, max, count) in [(0, 3, 2), (4, 3, 2), (1, 1025, 2), (1, 3, 1)] {
+            let wanted = repetition(min, max, count);
+            check(|p| p.repetition_detection = wanted, Some("repetition_detection"));
+        }
         let bias = |token, bias| vec![TokenBias { token, bias }];
         check(|p| p.logit_bias = bias(99, -100.0), None);
         check(|p| p.logit_bias = bias(100, 0.0), Some("logit_bias"));

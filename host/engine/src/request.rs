@@ -1,5 +1,7 @@
 //! What is asked of the engine and what it answers: the types that cross its boundary.
 
+use std::sync::Arc;
+
 /// A request, unique for the life of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
@@ -11,6 +13,37 @@ pub struct TokenBias {
     pub token: u32,
     /// Added to its logit.
     pub bias: f32,
+}
+
+/// "Don't repeat yourself": a token that would continue a repetition is penalized, the more the
+/// longer the repetition already is.
+///
+/// Let `m` be the length of the longest run of tokens that ends here and also occurred earlier,
+/// right before the token. From `allowed_length` on the token's logit loses
+/// `multiplier * base^(m - allowed_length)`. (Of p-e-w, in text-generation-webui, 2024.)
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dry {
+    /// Above 0.
+    pub multiplier: f32,
+    /// At least 1.
+    pub base: f32,
+    /// Repetitions shorter than this cost nothing.
+    pub allowed_length: u32,
+    /// Only the last so many tokens of prompt and output count; 0: all.
+    pub range: u32,
+    /// No repetition reaches across these, and none of them is penalized. Ascending.
+    pub breakers: Arc<[u32]>,
+}
+
+/// Ends a sequence whose output ends in a pattern that was repeated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RepetitionDetection {
+    /// Tokens of the shortest pattern, at least 1.
+    pub min_pattern_size: u32,
+    /// Tokens of the longest pattern.
+    pub max_pattern_size: u32,
+    /// So many occurrences in a row end the sequence, at least 2.
+    pub min_count: u32,
 }
 
 /// How tokens are chosen and when a sequence ends. Checked by [`SamplingParams::validate`].
@@ -36,6 +69,8 @@ pub struct SamplingParams {
     pub frequency_penalty: f32,
     /// > 0; 1 is off; over prompt and output.
     pub repetition_penalty: f32,
+    /// Off when none.
+    pub dry: Option<Dry>,
     /// Added to the logits first of all.
     pub logit_bias: Vec<TokenBias>,
     /// Only these tokens may be chosen; not empty. None: every one. A list without an
@@ -48,6 +83,8 @@ pub struct SamplingParams {
     pub stop_token_ids: Vec<u32>,
     /// The model's end-of-sequence tokens do not end the sequence (and are masked).
     pub ignore_eos: bool,
+    /// Off when none.
+    pub repetition_detection: Option<RepetitionDetection>,
     /// Log-probabilities: `Some(0)` the chosen token's only, `Some(k)` also the top k.
     pub logprobs: Option<u32>,
 }
@@ -65,11 +102,13 @@ impl Default for SamplingParams {
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
             repetition_penalty: 1.0,
+            dry: None,
             logit_bias: Vec::new(),
             allowed_token_ids: None,
             bad_words: Vec::new(),
             stop_token_ids: Vec::new(),
             ignore_eos: false,
+            repetition_detection: None,
             logprobs: None,
         }
     }
@@ -82,6 +121,8 @@ pub enum FinishReason {
     Stop(u32),
     /// `max_tokens` or the model's context was reached.
     Length,
+    /// The output ended in a repeated pattern ([`RepetitionDetection`]).
+    Repetition,
     /// The client went away or a stop string was found.
     Abort,
     /// This sequence failed (NaN logits, device failure); `StepOutput::error` says why.

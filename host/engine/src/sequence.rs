@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::hash::{BlockHash, BlockHasher};
 use crate::plan::Row;
 use crate::pool::BlockId;
+use crate::repetition::RepetitionDetector;
 use crate::request::{FinishReason, RequestId, SamplingParams};
 
 /// A sequence; ids ascend with arrival, then with the index in the request.
@@ -40,6 +41,7 @@ pub(crate) struct Sequence {
     // [full blocks hashed so far]; never shrinks: tokens are append-only.
     hashes: Vec<BlockHash>,
     root: BlockHash,
+    repetition: Option<RepetitionDetector>,
 }
 
 impl Sequence {
@@ -56,6 +58,7 @@ impl Sequence {
             request: request.0,
             index: request.1,
             output: Vec::new(),
+            repetition: params.repetition_detection.map(RepetitionDetector::new),
             params,
             prompt,
             max_len,
@@ -107,12 +110,16 @@ impl Sequence {
     pub fn push(&mut self, token: u32, eos_token_ids: &[u32]) -> Option<FinishReason> {
         let num_before = self.output.len() as u32;
         self.output.push(token);
+        let repeats = self.repetition.as_mut().is_some_and(|r| r.push(&self.output));
         let is_eos = !self.params.ignore_eos && eos_token_ids.contains(&token);
         let is_stop = is_eos || self.params.stop_token_ids.contains(&token);
         if is_stop && num_before >= self.params.min_tokens {
             return Some(FinishReason::Stop(token));
         }
-        (self.len() >= self.max_len).then_some(FinishReason::Length)
+        if self.len() >= self.max_len {
+            return Some(FinishReason::Length);
+        }
+        (repeats && num_before >= self.params.min_tokens).then_some(FinishReason::Repetition)
     }
 
     fn token(&self, at: usize) -> u32 {

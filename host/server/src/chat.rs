@@ -75,8 +75,7 @@ fn prepare(state: &ServerState, body: &[u8]) -> Result<Prepared, ApiError> {
     check_model(&state.model, &mut fields)?;
     let bounds = Bounds { vocab_size: state.model.vocab_size, limits: state.config.limits };
     let mut request = ChatRequest::take(&mut fields, &bounds)?;
-    request.sampling.params.bad_words =
-        prompt::tokenize_bad_words(state, &request.sampling.bad_words)?;
+    prompt::bind_words(state, &mut request.sampling)?;
     let text = prompt::render(state, &request)?;
     let tokens = prompt::tokenize_rendered(state, &text)?;
     let context = state.model.max_model_len;

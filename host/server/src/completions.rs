@@ -81,8 +81,7 @@ fn prepare(state: &ServerState, body: &[u8]) -> Result<Prepared, ApiError> {
         );
         return Err(ApiError::invalid("n", message));
     }
-    request.sampling.params.bad_words =
-        prompt::tokenize_bad_words(state, &request.sampling.bad_words)?;
+    prompt::bind_words(state, &mut request.sampling)?;
     let num_prompts = request.prompts.len();
     let mut prompts = Vec::with_capacity(num_prompts);
     let mut echoes = Vec::new();

@@ -233,6 +233,7 @@ impl EngineStream {
         let reason = match finished.finish {
             Finish::Stop | Finish::ToolCalls => Ended::Stop,
             Finish::Length => Ended::Length,
+            Finish::Repetition => Ended::Repetition,
             Finish::Abort => Ended::Abort,
             Finish::Error => Ended::Error,
         };
@@ -283,6 +284,6 @@ pub(crate) fn failure(finished: &Finished) -> Option<ApiError> {
             Some(ApiError::Internal(format!("generation failed: {why}")))
         }
         Finish::Abort => Some(ApiError::Unavailable("the request was aborted".to_owned())),
-        Finish::Stop | Finish::Length | Finish::ToolCalls => None,
+        Finish::Stop | Finish::Length | Finish::Repetition | Finish::ToolCalls => None,
     }
 }

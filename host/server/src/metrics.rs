@@ -42,6 +42,8 @@ pub(crate) enum Ended {
     Stop,
     /// Token limit.
     Length,
+    /// The output ended in a repeated pattern.
+    Repetition,
     /// The client left, or the server shut down.
     Abort,
     /// It failed.
@@ -49,12 +51,14 @@ pub(crate) enum Ended {
 }
 
 impl Ended {
-    const ALL: [Ended; 4] = [Ended::Stop, Ended::Length, Ended::Abort, Ended::Error];
+    const ALL: [Ended; 5] =
+        [Ended::Stop, Ended::Length, Ended::Repetition, Ended::Abort, Ended::Error];
 
     fn label(self) -> &'static str {
         match self {
             Ended::Stop => "stop",
             Ended::Length => "length",
+            Ended::Repetition => "repetition",
             Ended::Abort => "abort",
             Ended::Error => "error",
         }

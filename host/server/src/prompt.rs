@@ -1,11 +1,16 @@
 //! From a checked request to token ids: the chat template, the tokenizer.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use tenon_chat::template::TemplateError;
 use tenon_text::{Bos, Specials, TextError};
 
 use crate::error::ApiError;
 use crate::state::ServerState;
 use crate::wire::chat_request::ChatRequest;
+use crate::wire::repetition::DEFAULT_BREAKERS;
+use crate::wire::sampling::Sampling;
 
 /// The prompt as text. Tools that the template would not show to the model are refused, unless the
 /// server or the request allows them.
@@ -81,12 +86,38 @@ fn encode(state: &ServerState, text: &str, bos: Bos, param: &str) -> Result<Vec<
     Ok(tokens)
 }
 
+/// Finds the tokens of what the request names as text: bad words, breakers of repetitions.
+pub(crate) fn bind_words(state: &ServerState, sampling: &mut Sampling) -> Result<(), ApiError> {
+    sampling.params.bad_words = tokenize_bad_words(state, &sampling.bad_words)?;
+    if let Some(dry) = &sampling.dry {
+        let breakers = match &dry.breakers {
+            None => state.dry_breakers.get_or_init(|| breaker_tokens(state, DEFAULT_BREAKERS)),
+            Some(texts) => &breaker_tokens(state, texts),
+        };
+        sampling.params.dry = Some(dry.bind(breakers.clone()));
+    }
+    Ok(())
+}
+
+/// Every token whose text holds one of `texts`, and the one that ends each of them behind other
+/// text. Ascending.
+fn breaker_tokens(state: &ServerState, texts: &[impl AsRef<str>]) -> Arc<[u32]> {
+    let mut tokens = BTreeSet::new();
+    for text in texts.iter().map(AsRef::as_ref) {
+        let holds = |bytes: &[u8]| bytes.windows(text.len()).any(|part| part == text.as_bytes());
+        let ids = 0..state.model.vocab_size.min(state.tokenizer.vocab_size() as u32);
+        tokens.extend(ids.filter(|&id| state.tokenizer.token_bytes(id).is_some_and(holds)));
+        // A text of several tokens: the last of them, as the definition has it. One that the
+        // vocabulary cannot spell occurs nowhere.
+        let spelled = state.tokenizer.encode(&format!("a{text}"), Specials::Parse, Bos::Skip);
+        tokens.extend(spelled.ok().and_then(|ids| ids.last().copied()));
+    }
+    tokens.into_iter().collect()
+}
+
 /// Tokens of bad words, each as it is at the start of a text and as it is behind a space. White
 /// space in front of a word does not count.
-pub(crate) fn tokenize_bad_words(
-    state: &ServerState,
-    words: &[String],
-) -> Result<Vec<Vec<u32>>, ApiError> {
+fn tokenize_bad_words(state: &ServerState, words: &[String]) -> Result<Vec<Vec<u32>>, ApiError> {
     let mut sequences: Vec<Vec<u32>> = Vec::with_capacity(2 * words.len());
     for (i, word) in words.iter().enumerate() {
         let param = format!("bad_words[{i}]");

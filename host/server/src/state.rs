@@ -3,8 +3,8 @@
 //! `cli` builds one [`ServerState`] per process. Requests hold an `Arc` of it; nothing in it is
 //! locked across an `.await`.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tenon_chat::template::ChatTemplate;
@@ -170,6 +170,8 @@ pub struct ServerState {
     pub(crate) metrics: Metrics,
     /// A longer prompt has more tokens than the context.
     pub(crate) max_prompt_bytes: usize,
+    /// Tokens of the default breakers of DRY, once a request needs them.
+    pub(crate) dry_breakers: OnceLock<Arc<[u32]>>,
     pub(crate) lifecycle: Lifecycle,
     next_request: AtomicU64,
 }
@@ -194,6 +196,7 @@ impl ServerState {
             admin_keys,
             metrics,
             max_prompt_bytes,
+            dry_breakers: OnceLock::new(),
             next_request: AtomicU64::new(1),
         })
     }

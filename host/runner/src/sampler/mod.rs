@@ -1,6 +1,6 @@
 //! From logits to tokens, in place over the logits that the backend lends.
 //!
-//! bias → penalties → masks (stop tokens, all but allowed ones, bad words) → temperature → min-p →
+//! bias → penalties → DRY → masks (stop tokens, all but allowed ones, bad words) → temperature → min-p →
 //! top-k/top-p → Gumbel-max. Each feature is a file and costs nothing in rows that do not use it.
 //! A row's draw depends on its own logits, tokens, parameters and seed alone: never on the batch
 //! around it.
@@ -8,6 +8,7 @@
 mod allowed;
 mod bad_words;
 mod bias;
+mod dry;
 mod filter;
 mod gumbel;
 mod logprobs;
@@ -23,6 +24,7 @@ use tenon_engine::{Admitted, Row, Sampled, SamplingParams};
 use crate::rows::Rows;
 
 use allowed::AllowedTokens;
+use dry::DryScratch;
 use filter::{Candidates, Shape};
 use gumbel::NoiseKey;
 use logprobs::RawLogprobs;
@@ -55,13 +57,16 @@ impl RowSampling {
     }
 
     /// Applies what changes the logits themselves; says whether anything may have changed.
-    fn adjust(&self, tokens: &[u32], logits: &mut [f32]) -> bool {
+    fn adjust(&self, tokens: &[u32], logits: &mut [f32], dry: &mut DryScratch) -> bool {
         if !self.adjusts() {
             return false;
         }
         bias::apply(&self.params.logit_bias, logits);
         if let Some(penalties) = &self.penalties {
             penalties.apply(logits);
+        }
+        if let Some(params) = &self.params.dry {
+            dry.apply(params, tokens, logits);
         }
         if let Some(mask) = &self.stop_mask {
             mask.apply(self.num_output, logits);
@@ -77,6 +82,7 @@ impl RowSampling {
     fn adjusts(&self) -> bool {
         !self.params.logit_bias.is_empty()
             || self.penalties.is_some()
+            || self.params.dry.is_some()
             || self.allowed.is_some()
             || !self.params.bad_words.is_empty()
             || self.stop_mask.as_ref().is_some_and(|m| m.is_active(self.num_output))
@@ -95,6 +101,7 @@ impl RowSampling {
 pub struct Sampler {
     vocab_size: usize,
     candidates: Candidates,
+    dry: DryScratch,
     // [vocab_size] the model's own logits of a row that needs them after they were adjusted.
     raw: Vec<f32>,
 }
@@ -102,7 +109,8 @@ pub struct Sampler {
 impl Sampler {
     /// For logits that are `vocab_size` wide.
     pub fn new(vocab_size: usize) -> Self {
-        Sampler { vocab_size, candidates: Candidates::default(), raw: Vec::new() }
+        let (candidates, dry) = (Candidates::default(), DryScratch::new());
+        Sampler { vocab_size, candidates, dry, raw: Vec::new() }
     }
 
     /// Samples the next token of each of `owners`, whose logits are `[owners, vocab_size]`, and
@@ -143,7 +151,7 @@ impl Sampler {
             self.raw.clear();
             self.raw.extend_from_slice(logits);
         }
-        let is_adjusted = row.adjust(tokens, logits);
+        let is_adjusted = row.adjust(tokens, logits, &mut self.dry);
         if is_adjusted {
             // Biases and penalties are finite, so only -inf can be new.
             max = math::max(logits).unwrap_or(f32::NEG_INFINITY);

@@ -155,6 +155,7 @@ pub(crate) fn finish(finished: &Finished) -> (&'static str, Option<StopReasonBod
     let word = match finished.finish {
         Finish::Stop => "stop",
         Finish::Length => "length",
+        Finish::Repetition => "repetition",
         Finish::ToolCalls => "tool_calls",
         Finish::Abort => "abort",
         Finish::Error => "error",

@@ -10,6 +10,7 @@ use tenon_engine::params::{MAX_ALLOWED_TOKENS, MAX_LOGIT_BIAS, MAX_STOP_TOKENS};
 use tenon_engine::{SamplingParams, TokenBias};
 
 use super::fields::{Fields, decode};
+use super::repetition::{self, DryFields};
 use crate::error::ApiError;
 use crate::state::Limits;
 
@@ -38,7 +39,7 @@ pub(crate) struct Bounds {
 /// The shared fields, checked.
 #[derive(Debug, Clone)]
 pub(crate) struct Sampling {
-    /// All but `max_tokens`, `logprobs` and `bad_words`, which the endpoint sets.
+    /// All but `max_tokens`, `logprobs` and what needs a tokenizer, which the endpoint sets.
     pub params: SamplingParams,
     /// As asked; the endpoint knows its default and the context.
     pub max_tokens: Option<u32>,
@@ -52,6 +53,8 @@ pub(crate) struct Sampling {
     pub skip_special_tokens: bool,
     /// Not yet tokenized; each has more than white space.
     pub bad_words: Vec<String>,
+    /// Its breakers are not yet tokenized.
+    pub dry: Option<DryFields>,
     /// Prefixes are shared only under the same salt.
     pub cache_salt: Option<String>,
 }
@@ -78,7 +81,6 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("truncate_prompt_tokens", "cut the prompt before sending it"),
     ("prompt_embeds", "send text or token ids"),
     ("logits_processors", "leave it out"),
-    ("repetition_detection", "leave it out"),
     ("thinking_token_budget", "use `max_tokens`"),
     ("priority", "leave it out"),
     ("return_token_ids", "use `logprobs`"),
@@ -116,6 +118,7 @@ impl Sampling {
             n,
             stop,
             bad_words,
+            dry: DryFields::take(fields)?,
             include_stop: fields.flag("include_stop_str_in_output", false)?,
             skip_special_tokens: fields.flag("skip_special_tokens", true)?,
             cache_salt,
@@ -224,6 +227,7 @@ fn params(fields: &mut Fields, bounds: &Bounds) -> Result<SamplingParams, ApiErr
     let top_k = fields.integer("top_k", -1..=i64::from(u32::MAX))?.unwrap_or(0);
     p.top_k = top_k.max(0).min(i64::from(bounds.vocab_size)) as u32;
     p.min_tokens = token_limit(fields, "min_tokens", 0)?.unwrap_or(0);
+    p.repetition_detection = repetition::take_detection(fields)?;
     p.seed = seed(fields)?;
     p.ignore_eos = fields.flag("ignore_eos", false)?;
     p.logit_bias = logit_bias(fields, bounds.vocab_size)?;
