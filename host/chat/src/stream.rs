@@ -32,10 +32,12 @@ pub struct StreamSpec {
     pub n: u32,
     /// Stop strings; they cut the raw text, before the parser sees it.
     pub stop: Vec<String>,
-    /// The stop string stays in the text.
+    /// The stop string stays in the text, and so does the text of a stop token.
     pub include_stop: bool,
     /// Text of special tokens is dropped, except the parser's added tokens.
     pub skip_special_tokens: bool,
+    /// Send [`StreamEvent::TokenId`].
+    pub wants_token_ids: bool,
     /// None: all text is content.
     pub parser: Option<ParserBinding>,
     /// Where the events go. At most `max_tokens * n` tokens' worth can ever queue up.
@@ -77,6 +79,8 @@ pub enum StreamEvent {
     /// One token was generated, in this order relative to the text. Always sent when the request
     /// asks for log-probabilities, else not at all.
     Token(TokenInfo),
+    /// The id of a token that was generated, before its text. Only on demand.
+    TokenId(u32),
     /// The last event of this sequence.
     Finished(Finished),
 }
@@ -101,6 +105,8 @@ pub struct TokenText {
     pub bytes: Vec<u8>,
     /// ln p.
     pub logprob: f32,
+    /// 1 is the most likely of the vocabulary.
+    pub rank: u32,
 }
 
 /// OpenAI's finish reasons, and our own for failures.

@@ -31,6 +31,8 @@ pub(crate) struct TextSide {
     is_fault_told: bool,
     events: Vec<ParseEvent>,
     call_ids: Vec<String>,
+    include_stop: bool,
+    wants_token_ids: bool,
     num_output_tokens: u32,
     num_reasoning_tokens: u32,
     num_cached_tokens: u32,
@@ -67,6 +69,8 @@ impl TextSide {
             is_fault_told: false,
             events: Vec::new(),
             call_ids: Vec::new(),
+            include_stop: spec.include_stop,
+            wants_token_ids: spec.wants_token_ids,
             num_output_tokens: 0,
             num_reasoning_tokens: 0,
             num_cached_tokens: 0,
@@ -88,12 +92,17 @@ impl TextSide {
         }
         if let Some(token) = output.token {
             self.num_output_tokens += 1;
+            if self.wants_token_ids {
+                send(StreamEvent::TokenId(token));
+            }
             if let Some(logprobs) = &output.logprobs {
                 send(StreamEvent::Token(token_info(&shared.tokenizer, logprobs)));
             }
-            // A stop token's own text is no text.
+            // A stop token's own text is no text, unless the client wants it.
             let is_stop_token = output.finish == Some(FinishReason::Stop(token));
-            if !is_stop_token && let Some(end) = self.take(token, shared, send) {
+            if (!is_stop_token || self.include_stop)
+                && let Some(end) = self.take(token, shared, send)
+            {
                 self.end(end, None, shared, send);
                 return true;
             }
@@ -290,7 +299,7 @@ fn token_info(tokenizer: &Tokenizer, logprobs: &TokenLogprobs) -> TokenInfo {
     let text = |of: &Logprob| {
         let bytes = tokenizer.token_bytes(of.token).unwrap_or_default();
         let text = String::from_utf8_lossy(bytes).into_owned();
-        TokenText { id: of.token, text, bytes: bytes.to_vec(), logprob: of.logprob }
+        TokenText { id: of.token, text, bytes: bytes.to_vec(), logprob: of.logprob, rank: of.rank }
     };
     TokenInfo { chosen: text(&logprobs.chosen), top: logprobs.top.iter().map(text).collect() }
 }

@@ -104,6 +104,7 @@ impl Chat<'_> {
             stop: Vec::new(),
             include_stop: false,
             skip_special_tokens: true,
+            wants_token_ids: false,
             parser: None,
             events,
         })?;

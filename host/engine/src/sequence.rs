@@ -119,7 +119,7 @@ impl Sequence {
         if self.len() >= self.max_len {
             return Some(FinishReason::Length);
         }
-        (repeats && num_before >= self.params.min_tokens).then_some(FinishReason::Repetition)
+        (repeats && num_before + 1 >= self.params.min_tokens).then_some(FinishReason::Repetition)
     }
 
     fn token(&self, at: usize) -> u32 {

@@ -47,10 +47,10 @@ pub(crate) async fn complete(
     let work = move || Ok((prepare(&preparing, &body)?, in_flight));
     let (prepared, in_flight) = on_blocking_thread(work).await?;
     let Prepared { request, prompt, parser } = prepared;
-    let num_prompt = prompt.prompt.len() as u32;
+    let prompt_ids = prompt.prompt.clone();
     let generation =
         Generation::start(&state, in_flight, vec![prompt], &request.sampling, parser, "messages")?;
-    let answer = Answer::new(state.clone(), &request, num_prompt);
+    let answer = Answer::new(state.clone(), &request, prompt_ids);
     if request.streaming.stream {
         let choices = (0..generation.num_choices()).map(|_| ChoiceState::default()).collect();
         let include_usage = request.streaming.include_usage;
@@ -77,7 +77,11 @@ fn prepare(state: &ServerState, body: &[u8]) -> Result<Prepared, ApiError> {
     let mut request = ChatRequest::take(&mut fields, &bounds)?;
     prompt::bind_words(state, &mut request.sampling)?;
     let text = prompt::render(state, &request)?;
-    let tokens = prompt::tokenize_rendered(state, &text)?;
+    let mut tokens = prompt::tokenize_rendered(state, &text, &request.sampling)?;
+    let text = match prompt::truncate(state, &mut tokens, &request.sampling)? {
+        true => prompt::detokenize(state, &tokens, "messages")?,
+        false => text,
+    };
     let context = state.model.max_model_len;
     let params = request.sampling.bind_context(tokens.len(), context, None, "messages")?;
     let parser = parser_choice::bind(state, &request, &text)?;
@@ -89,27 +93,44 @@ struct Answer {
     state: Arc<ServerState>,
     id: String,
     created: u64,
-    num_prompt: u32,
+    prompt: Arc<[u32]>,
     n: u32,
     has_logprobs: bool,
     include_reasoning: bool,
+    tokens_as_ids: bool,
+    return_token_ids: bool,
+    /// What each answer begins with.
+    echo: String,
 }
 
 impl Answer {
-    fn new(state: Arc<ServerState>, request: &ChatRequest, num_prompt: u32) -> Answer {
+    fn new(state: Arc<ServerState>, request: &ChatRequest, prompt: Arc<[u32]>) -> Answer {
         Answer {
             state,
             id: random_id("chatcmpl-"),
             created: ModelCard::now(),
-            num_prompt,
+            prompt,
             n: request.sampling.n,
             has_logprobs: request.logprobs.is_some(),
             include_reasoning: request.include_reasoning,
+            tokens_as_ids: request.sampling.tokens_as_ids,
+            return_token_ids: request.sampling.return_token_ids,
+            echo: request.echoed().to_owned(),
         }
     }
 
-    fn logprobs(&self, tokens: Vec<TokenLogprob>) -> Option<ChatLogprobs> {
-        self.has_logprobs.then_some(ChatLogprobs { content: tokens })
+    fn logprobs(&self, tokens: Vec<TokenInfo>) -> Option<ChatLogprobs> {
+        let body = |token| TokenLogprob::new(token, self.tokens_as_ids);
+        let content = || tokens.into_iter().map(body).collect();
+        self.has_logprobs.then(|| ChatLogprobs { content: content() })
+    }
+
+    fn prompt_token_ids(&self) -> Option<&[u32]> {
+        self.return_token_ids.then_some(&*self.prompt)
+    }
+
+    fn usage(&self, finished: &[Option<Finished>]) -> Usage {
+        Usage::of(&[self.prompt.len() as u32], self.n, finished)
     }
 }
 
@@ -118,6 +139,7 @@ impl Answer {
 struct Folded {
     message: ChatMessage,
     tokens: Vec<TokenInfo>,
+    token_ids: Vec<u32>,
     finished: Option<Finished>,
 }
 
@@ -128,11 +150,15 @@ async fn unary(
 ) -> Result<Response, ApiError> {
     let mut folded: Vec<Folded> = Vec::new();
     folded.resize_with(generation.num_choices(), Folded::default);
+    if !answer.echo.is_empty() {
+        folded.iter_mut().for_each(|f| f.message.content = Some(answer.echo.clone()));
+    }
     while let Some(ChoiceEvent { choice, event }) = next_or_end(state, &mut generation).await? {
         let folded = &mut folded[choice as usize];
         folded.message.add(&event);
         match event {
             StreamEvent::Token(token) => folded.tokens.push(token),
+            StreamEvent::TokenId(id) => folded.token_ids.push(id),
             StreamEvent::Finished(finished) => {
                 if let Some(error) = failure(&finished) {
                     return Err(error);
@@ -149,9 +175,10 @@ async fn unary(
         ChatChoice {
             index: index as u32,
             message: Message::new(folded.message, field, answer.include_reasoning),
-            logprobs: answer.logprobs(folded.tokens.into_iter().map(Into::into).collect()),
+            logprobs: answer.logprobs(folded.tokens),
             finish_reason,
             stop_reason,
+            token_ids: answer.return_token_ids.then_some(folded.token_ids),
         }
     });
     let body = ChatResponse {
@@ -160,7 +187,8 @@ async fn unary(
         created: answer.created,
         model: &state.model.id,
         choices: choices.collect(),
-        usage: Usage::of(&[answer.num_prompt], answer.n, &finished),
+        usage: answer.usage(&finished),
+        prompt_token_ids: answer.prompt_token_ids(),
     };
     let mut response = Json(body).into_response();
     if let Some(fault) = finished.iter().flatten().find_map(|f| f.fault.as_ref()) {
@@ -197,7 +225,8 @@ fn add_fault_header(response: &mut Response, fault: &ParserFault) {
 struct ChoiceState {
     has_role: bool,
     /// Tokens whose chunk has not gone out yet.
-    tokens: Vec<TokenLogprob>,
+    tokens: Vec<TokenInfo>,
+    token_ids: Vec<u32>,
     finished: Option<Finished>,
 }
 
@@ -208,7 +237,13 @@ struct ChatStream {
 }
 
 impl ChatStream {
-    fn chunk(&self, choices: &[ChunkChoice<'_>], usage: Option<Usage>, out: &mut Vec<u8>) {
+    fn chunk(
+        &self,
+        choices: &[ChunkChoice<'_>],
+        usage: Option<Usage>,
+        is_first: bool,
+        out: &mut Vec<u8>,
+    ) {
         let chunk = ChatChunk {
             id: &self.answer.id,
             object: "chat.completion.chunk",
@@ -216,6 +251,7 @@ impl ChatStream {
             model: &self.answer.state.model.id,
             choices,
             usage: self.include_usage.then_some(usage),
+            prompt_token_ids: self.answer.prompt_token_ids().filter(|_| is_first),
         };
         data(out, &chunk);
     }
@@ -227,6 +263,12 @@ impl ChatStream {
         }
         let delta = Delta { role: Some("assistant"), content: Some(content), ..Delta::default() };
         self.delta(choice, delta, None, out);
+        if !self.answer.echo.is_empty() {
+            let echo = std::mem::take(&mut self.answer.echo);
+            let delta = Delta { content: Some(Some(&echo)), ..Delta::default() };
+            self.delta(choice, delta, None, out);
+            self.answer.echo = echo;
+        }
     }
 
     /// A chunk of one choice. Log-probabilities wait for a chunk that has something to say.
@@ -239,7 +281,10 @@ impl ChatStream {
     ) {
         let is_role = delta.role.is_some();
         let state = &mut self.choices[choice as usize];
-        let tokens = if is_role { Vec::new() } else { std::mem::take(&mut state.tokens) };
+        let (tokens, token_ids) = match is_role {
+            true => Default::default(),
+            false => (std::mem::take(&mut state.tokens), std::mem::take(&mut state.token_ids)),
+        };
         let logprobs = if tokens.is_empty() { None } else { self.answer.logprobs(tokens) };
         let (finish_reason, stop_reason) = finished.map(finish).unzip();
         let fault = finished.and_then(|f| f.fault.as_ref());
@@ -253,8 +298,9 @@ impl ChatStream {
                 extension: fault.extension.clone(),
                 kind: fault.kind.as_str(),
             }),
+            token_ids: (self.answer.return_token_ids && !is_role).then_some(token_ids),
         };
-        self.chunk(&[chunk], None, out);
+        self.chunk(&[chunk], None, is_role, out);
     }
 }
 
@@ -262,8 +308,9 @@ impl Render for ChatStream {
     fn event(&mut self, ChoiceEvent { choice, event }: ChoiceEvent, out: &mut Vec<u8>) {
         match event {
             StreamEvent::Token(token) => {
-                self.choices[choice as usize].tokens.push(token.into());
+                self.choices[choice as usize].tokens.push(token);
             }
+            StreamEvent::TokenId(id) => self.choices[choice as usize].token_ids.push(id),
             StreamEvent::Content(text) if !text.is_empty() => {
                 self.begin(choice, Some(""), out);
                 let delta = Delta { content: Some(Some(&text)), ..Delta::default() };
@@ -303,8 +350,8 @@ impl Render for ChatStream {
     fn end(&mut self, out: &mut Vec<u8>) {
         if self.include_usage {
             let finished: Vec<_> = self.choices.iter_mut().map(|c| c.finished.take()).collect();
-            let usage = Usage::of(&[self.answer.num_prompt], self.answer.n, &finished);
-            self.chunk(&[], Some(usage), out);
+            let usage = self.answer.usage(&finished);
+            self.chunk(&[], Some(usage), false, out);
         }
     }
 }

@@ -138,6 +138,7 @@ impl EngineStream {
             stop: sampling.stop.clone(),
             include_stop: sampling.include_stop,
             skip_special_tokens: sampling.skip_special_tokens,
+            wants_token_ids: sampling.return_token_ids,
             parser,
             events: sender,
         };

@@ -8,6 +8,7 @@
 mod auth;
 mod body;
 mod chat;
+mod completion_answer;
 mod completions;
 mod engine;
 mod error;

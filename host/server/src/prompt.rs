@@ -10,7 +10,7 @@ use crate::error::ApiError;
 use crate::state::ServerState;
 use crate::wire::chat_request::ChatRequest;
 use crate::wire::repetition::DEFAULT_BREAKERS;
-use crate::wire::sampling::Sampling;
+use crate::wire::sampling::{Sampling, Truncation};
 
 /// The prompt as text. Tools that the template would not show to the model are refused, unless the
 /// server or the request allows them.
@@ -53,18 +53,37 @@ pub(crate) fn render(state: &ServerState, request: &ChatRequest) -> Result<Strin
     })
 }
 
-/// Tokens of a rendered prompt: its special tokens, the first one included, are written in it.
-pub(crate) fn tokenize_rendered(state: &ServerState, text: &str) -> Result<Vec<u32>, ApiError> {
-    encode(state, text, Bos::Skip, "messages")
+/// Tokens of a rendered prompt: its special tokens, the first one included, are written in it,
+/// unless the request asks for more.
+pub(crate) fn tokenize_rendered(
+    state: &ServerState,
+    text: &str,
+    sampling: &Sampling,
+) -> Result<Vec<u32>, ApiError> {
+    let adds = sampling.add_special_tokens.unwrap_or(false);
+    encode(state, text, if adds { Bos::Default } else { Bos::Skip }, "messages")
 }
 
-/// Tokens of a raw prompt, with what the model's files put in front.
+/// Tokens of a raw prompt, with what the model's files put in front unless the request says no.
 pub(crate) fn tokenize_raw(
     state: &ServerState,
     text: &str,
+    sampling: &Sampling,
     param: &str,
 ) -> Result<Vec<u32>, ApiError> {
-    encode(state, text, Bos::Default, param)
+    let adds = sampling.add_special_tokens.unwrap_or(true);
+    encode(state, text, if adds { Bos::Default } else { Bos::Skip }, param)
+}
+
+/// Cuts a prompt as the request asks; says whether anything went.
+pub(crate) fn truncate(
+    state: &ServerState,
+    tokens: &mut Vec<u32>,
+    sampling: &Sampling,
+) -> Result<bool, ApiError> {
+    let context = state.model.max_model_len;
+    let cut = |t: Truncation| t.apply(tokens, sampling.max_tokens, context);
+    sampling.truncation.map_or(Ok(false), cut)
 }
 
 fn encode(state: &ServerState, text: &str, bos: Bos, param: &str) -> Result<Vec<u32>, ApiError> {
@@ -133,7 +152,7 @@ fn tokenize_bad_words(state: &ServerState, words: &[String]) -> Result<Vec<Vec<u
     Ok(sequences)
 }
 
-/// The text of prompt tokens, for `echo`.
+/// The text of prompt tokens, special ones included.
 pub(crate) fn detokenize(
     state: &ServerState,
     tokens: &[u32],

@@ -111,6 +111,7 @@ impl Server {
                 stop: Vec::new(),
                 include_stop: false,
                 skip_special_tokens: true,
+                wants_token_ids: false,
                 parser,
                 events,
             })

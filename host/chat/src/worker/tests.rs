@@ -52,6 +52,7 @@ impl Harness {
             stop: stop.iter().map(|text| text.to_string()).collect(),
             include_stop: false,
             skip_special_tokens: true,
+            wants_token_ids: false,
             parser,
             events,
         };
@@ -364,6 +365,7 @@ fn what_does_not_open() {
         stop: vec![stop.into()],
         include_stop: false,
         skip_special_tokens: true,
+        wants_token_ids: false,
         parser: None,
         events: events.clone(),
     };

@@ -20,7 +20,6 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("chat_template", "set the template with `--chat-template` when the server starts"),
     ("media_io_kwargs", "this model reads text"),
     ("mm_processor_kwargs", "this model reads text"),
-    ("echo", "use `/v1/completions`"),
     ("verbosity", "say it in a message"),
     ("best_of", "use `n`"),
 ];
@@ -58,6 +57,8 @@ pub(crate) struct ChatRequest {
     pub add_generation_prompt: bool,
     /// Leave the last message open and go on with it?
     pub continue_final_message: bool,
+    /// The answer begins with the text of the last message, if that is the assistant's.
+    pub echo: bool,
     /// Tools may go to a template that does not show them.
     pub allow_ignored_tools: Option<bool>,
 }
@@ -96,8 +97,17 @@ impl ChatRequest {
             template_kwargs: template_kwargs(fields)?,
             add_generation_prompt: asked.unwrap_or(!continue_final_message),
             continue_final_message,
+            echo: fields.flag("echo", false)?,
             allow_ignored_tools: fields.take("allow_ignored_tools")?,
         })
+    }
+}
+
+impl ChatRequest {
+    /// What `echo` puts in front of each answer.
+    pub fn echoed(&self) -> &str {
+        let last = self.messages.last().filter(|m| self.echo && m["role"] == "assistant");
+        last.and_then(|message| message["content"].as_str()).unwrap_or_default()
     }
 }
 
@@ -220,6 +230,23 @@ mod tests {
             "chat_template_kwargs",
             "add_generation_prompt",
             "continue_final_message",
+            "dry_multiplier",
+            "dry_base",
+            "dry_allowed_length",
+            "dry_range",
+            "dry_penalty_last_n",
+            "dry_sequence_breakers",
+            "repetition_detection",
+            "length_penalty",
+            "use_beam_search",
+            "truncate_prompt_tokens",
+            "truncation_side",
+            "return_token_ids",
+            "return_tokens_as_token_ids",
+            "spaces_between_special_tokens",
+            "add_special_tokens",
+            "echo",
+            "thinking_token_budget",
         ] {
             take(json!({ name: null })).unwrap();
         }
@@ -289,6 +316,50 @@ mod tests {
             ),
             (json!({"cache_salt": ""}), "cache_salt"),
             (json!({"length_penalty": 2}), "length_penalty"),
+            (json!({"length_penalty": "a"}), "length_penalty"),
+            (json!({"use_beam_search": true}), "use_beam_search"),
+            (json!({"thinking_token_budget": 5}), "thinking_token_budget"),
+            (json!({"return_token_offsets": true}), "return_token_offsets"),
+            (json!({"typical_p": 0.9}), "typical_p"),
+            (json!({"xtc_probability": 0.5}), "xtc_probability"),
+            (json!({"best_of": 2}), "best_of"),
+            (json!({"spaces_between_special_tokens": "no"}), "spaces_between_special_tokens"),
+            (json!({"skip_special_tokens": 1}), "skip_special_tokens"),
+            (json!({"include_stop_str_in_output": "x"}), "include_stop_str_in_output"),
+            (json!({"return_token_ids": "x"}), "return_token_ids"),
+            (json!({"return_tokens_as_token_ids": 1}), "return_tokens_as_token_ids"),
+            (json!({"add_special_tokens": 1}), "add_special_tokens"),
+            (json!({"echo": "x"}), "echo"),
+            (json!({"include_reasoning": "x"}), "include_reasoning"),
+            (json!({"truncate_prompt_tokens": 0}), "truncate_prompt_tokens"),
+            (json!({"truncate_prompt_tokens": -2}), "truncate_prompt_tokens"),
+            (json!({"truncation_side": "middle"}), "truncation_side"),
+            (json!({"dry_multiplier": -1}), "dry_multiplier"),
+            (json!({"dry_base": 0.5}), "dry_base"),
+            (json!({"dry_allowed_length": 51}), "dry_allowed_length"),
+            (json!({"dry_range": -1}), "dry_range"),
+            (json!({"dry_range": 1, "dry_penalty_last_n": 1}), "dry_range"),
+            (json!({"dry_penalty_last_n": -2}), "dry_penalty_last_n"),
+            (json!({"dry_sequence_breakers": "x"}), "dry_sequence_breakers"),
+            (json!({"dry_sequence_breakers": ["a", ""]}), "dry_sequence_breakers[1]"),
+            (json!({"dry_sequence_breakers": vec!["a"; 33]}), "dry_sequence_breakers"),
+            (json!({"repetition_detection": 3}), "repetition_detection"),
+            (
+                json!({"repetition_detection": {"max_pattern_size": "a"}}),
+                "repetition_detection.max_pattern_size",
+            ),
+            (
+                json!({"repetition_detection": {"max_pattern_size": 1025}}),
+                "repetition_detection.max_pattern_size",
+            ),
+            (
+                json!({"repetition_detection": {"max_pattern_size": 2, "min_pattern_size": 3}}),
+                "repetition_detection.min_pattern_size",
+            ),
+            (
+                json!({"repetition_detection": {"max_pattern_size": 2, "min_count": 1}}),
+                "repetition_detection.min_count",
+            ),
         ];
         for (extra, want) in rows {
             let error = take(extra.clone()).unwrap_err();
@@ -300,6 +371,30 @@ mod tests {
         let mut fields = Fields::parse(seed.as_bytes()).unwrap();
         let error = ChatRequest::take(&mut fields, &BOUNDS).unwrap_err();
         assert_eq!(error.body()["error"]["param"], "seed");
+    }
+
+    #[test]
+    fn neutral_values_of_what_is_not_supported_pass() {
+        take(json!({"length_penalty": 1, "use_beam_search": false, "typical_p": 1.0, "tfs": 1,
+            "mirostat": 0, "thinking_token_budget": null, "best_of": null,
+            "spaces_between_special_tokens": false, "user": "u", "store": true,
+            "metadata": {"a": "b"}, "service_tier": "auto"}))
+        .unwrap();
+    }
+
+    #[test]
+    fn prompts_are_cut_at_either_side() {
+        let cut = |extra: Value, context| {
+            let sampling = take(extra).unwrap().sampling;
+            let mut tokens = vec![1, 2, 3, 4, 5];
+            sampling.truncation.unwrap().apply(&mut tokens, Some(2), context).map(|_| tokens)
+        };
+        assert_eq!(cut(json!({"truncate_prompt_tokens": 3}), 9).unwrap(), [3, 4, 5]);
+        let right = json!({"truncate_prompt_tokens": 3, "truncation_side": "right"});
+        assert_eq!(cut(right, 9).unwrap(), [1, 2, 3]);
+        assert_eq!(cut(json!({"truncate_prompt_tokens": 5}), 9).unwrap(), [1, 2, 3, 4, 5]);
+        assert_eq!(cut(json!({"truncate_prompt_tokens": -1}), 5).unwrap(), [3, 4, 5]);
+        assert!(cut(json!({"truncate_prompt_tokens": 6}), 5).is_err());
     }
 
     #[test]

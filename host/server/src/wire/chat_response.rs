@@ -28,6 +28,9 @@ pub(crate) struct ChatResponse<'a> {
     pub choices: Vec<ChatChoice>,
     /// Of all choices.
     pub usage: Usage,
+    /// With `return_token_ids`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<&'a [u32]>,
 }
 
 /// One answer.
@@ -44,6 +47,9 @@ pub(crate) struct ChatChoice {
     /// What matched.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<StopReasonBody>,
+    /// With `return_token_ids`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<u32>>,
 }
 
 /// An assistant message.
@@ -123,18 +129,24 @@ struct TokenBody {
     bytes: Vec<u8>,
 }
 
-impl From<TokenText> for TokenBody {
-    fn from(token: TokenText) -> TokenBody {
+impl TokenBody {
+    fn new(token: TokenText, as_id: bool) -> TokenBody {
         let logprob = finite(token.logprob);
-        TokenBody { token: token.text, logprob, bytes: token.bytes }
+        TokenBody { token: named(token.text, token.id, as_id), logprob, bytes: token.bytes }
     }
 }
 
-impl From<TokenInfo> for TokenLogprob {
-    fn from(token: TokenInfo) -> TokenLogprob {
-        let top_logprobs = token.top.into_iter().map(TokenBody::from).collect();
-        TokenLogprob { chosen: token.chosen.into(), top_logprobs }
+impl TokenLogprob {
+    /// `as_ids`: tokens are named by their ids.
+    pub fn new(token: TokenInfo, as_ids: bool) -> TokenLogprob {
+        let top = token.top.into_iter().map(|token| TokenBody::new(token, as_ids));
+        TokenLogprob { top_logprobs: top.collect(), chosen: TokenBody::new(token.chosen, as_ids) }
     }
+}
+
+/// A token's text, or `token_id:ID`.
+pub(crate) fn named(text: String, id: u32, as_id: bool) -> String {
+    if as_id { format!("token_id:{id}") } else { text }
 }
 
 /// A log-probability that JSON can hold.
@@ -183,6 +195,9 @@ pub(crate) struct ChatChunk<'a> {
     /// Left out, or `null` until the last chunk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Option<Usage>>,
+    /// With `return_token_ids`, in the first chunk of each choice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<&'a [u32]>,
 }
 
 /// What a chunk adds to one answer.
@@ -202,6 +217,9 @@ pub(crate) struct ChunkChoice<'a> {
     /// The parser failed in this answer; the text from there on is as the model wrote it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub extension_fault: Option<FaultBody>,
+    /// With `return_token_ids`: those since the last chunk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<u32>>,
 }
 
 /// A parser's failure, for a stream's last chunk.

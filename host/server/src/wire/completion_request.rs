@@ -37,8 +37,10 @@ pub(crate) struct CompletionRequest {
     pub prompts: Vec<Prompt>,
     /// The text begins with the prompt.
     pub echo: bool,
-    /// Shared fields; `max_tokens` may be 0.
+    /// Shared fields; `max_tokens` may be 0, and `n` is `best_of`.
     pub sampling: Sampling,
+    /// Choices per prompt that are answered: the best of `sampling.n`.
+    pub num_kept: u32,
     /// How to answer.
     pub streaming: Streaming,
     /// `Some(k)`: log-probabilities, with the top k.
@@ -52,13 +54,14 @@ impl CompletionRequest {
         fields.refuse(UNSUPPORTED)?;
         response_format(fields)?;
         let mut sampling = Sampling::take(fields, bounds)?;
-        if fields.take::<u64>("best_of")?.is_some_and(|b| b != 1 || sampling.n != 1) {
-            return Err(ApiError::unsupported("best_of", "use `n`"));
-        }
+        let num_kept = sampling.n;
+        let best_of = best_of(fields, num_kept, bounds)?;
+        sampling.n = best_of;
         let max_tokens = token_limit(fields, "max_tokens", 0)?;
         sampling.max_tokens = max_tokens;
         let logprobs = fields.integer("logprobs", 0..=MAX_LOGPROBS)?.map(|k| k as u32);
-        sampling.params.logprobs = logprobs;
+        // The best are found by their log-probabilities.
+        sampling.params.logprobs = logprobs.or((best_of > num_kept).then_some(0));
         let echo = fields.flag("echo", false)?;
         if echo && logprobs.is_some() {
             return Err(ApiError::unsupported(
@@ -67,8 +70,26 @@ impl CompletionRequest {
             ));
         }
         let streaming = Streaming::take(fields)?;
-        Ok(CompletionRequest { prompts, echo, sampling, streaming, logprobs })
+        if streaming.stream && best_of > num_kept {
+            return Err(ApiError::invalid(
+                "best_of",
+                "`best_of` above `n` cannot be streamed: the best are known at the end; send one \
+                 of the two",
+            ));
+        }
+        Ok(CompletionRequest { prompts, echo, sampling, num_kept, streaming, logprobs })
     }
+}
+
+/// How many sequences are generated per prompt: `n` at least.
+fn best_of(fields: &mut Fields, n: u32, bounds: &Bounds) -> Result<u32, ApiError> {
+    let most = i64::from(bounds.limits.max_n);
+    let Some(best_of) = fields.integer("best_of", 1..=most)? else { return Ok(n) };
+    if best_of < i64::from(n) {
+        let message = format!("`best_of` is `{best_of}`; it must be at least `n`, which is {n}");
+        return Err(ApiError::invalid("best_of", message));
+    }
+    Ok(best_of as u32)
 }
 
 fn prompts(value: Option<Value>, bounds: &Bounds) -> Result<Vec<Prompt>, ApiError> {
@@ -135,6 +156,18 @@ mod tests {
     }
 
     #[test]
+    fn best_of_generates_more_than_it_answers() {
+        let sizes = |extra: Value| {
+            let request = take(extra).unwrap();
+            (request.sampling.n, request.num_kept, request.sampling.params.logprobs)
+        };
+        assert_eq!(sizes(json!({"prompt": "a", "best_of": 5, "n": 2})), (5, 2, Some(0)));
+        assert_eq!(sizes(json!({"prompt": "a", "n": 2})), (2, 2, None));
+        let streamed = json!({"prompt": "a", "best_of": 2, "n": 2, "stream": true});
+        assert_eq!(sizes(streamed), (2, 2, None));
+    }
+
+    #[test]
     fn illegal_values_name_their_field() {
         let rows = [
             (json!({}), "prompt"),
@@ -149,6 +182,9 @@ mod tests {
             (json!({"prompt": [[1], [1, 5000]]}), "prompt[1][1]"),
             (json!({"prompt": vec!["a"; 1025]}), "prompt"),
             (json!({"prompt": "a", "best_of": 1000000}), "best_of"),
+            (json!({"prompt": "a", "best_of": 0}), "best_of"),
+            (json!({"prompt": "a", "best_of": 2, "n": 3}), "best_of"),
+            (json!({"prompt": "a", "best_of": 2, "stream": true}), "best_of"),
             (json!({"prompt": "a", "suffix": "b"}), "suffix"),
             (json!({"prompt": "a", "logprobs": 6}), "logprobs"),
             (json!({"prompt": "a", "logprobs": true}), "logprobs"),

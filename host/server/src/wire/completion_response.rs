@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use tenon_chat::stream::TokenInfo;
 
-use super::chat_response::{FaultBody, StopReasonBody, finite};
+use super::chat_response::{FaultBody, StopReasonBody, finite, named};
 use super::usage::Usage;
 
 /// The whole body, or one `data:` line.
@@ -42,6 +42,12 @@ pub(crate) struct CompletionChoice<'a> {
     /// Never set on this endpoint today; the same key as in chat.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub extension_fault: Option<FaultBody>,
+    /// With `return_token_ids`; in a chunk, those since the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<u32>>,
+    /// With `return_token_ids`; in the first chunk of the choice only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<&'a [u32]>,
 }
 
 /// The old form of log-probabilities: parallel lists.
@@ -56,17 +62,19 @@ pub(crate) struct CompletionLogprobs {
 }
 
 impl CompletionLogprobs {
-    /// Adds a token; `offset` is where it starts and moves behind it.
-    pub fn push(&mut self, token: TokenInfo, offset: &mut usize) {
+    /// Adds a token; `offset` is where it starts and moves behind it. `as_ids`: tokens are named
+    /// by their ids.
+    pub fn push(&mut self, token: TokenInfo, offset: &mut usize, as_ids: bool) {
         let mut top = Map::new();
         for candidate in token.top.into_iter().chain([token.chosen.clone()]) {
             // Two ids can have the same text; the likelier one came first.
-            top.entry(candidate.text).or_insert_with(|| finite(candidate.logprob).into());
+            let name = named(candidate.text, candidate.id, as_ids);
+            top.entry(name).or_insert_with(|| finite(candidate.logprob).into());
         }
         self.text_offset.push(*offset);
         *offset += token.chosen.text.chars().count();
         self.token_logprobs.push(finite(token.chosen.logprob));
-        self.tokens.push(token.chosen.text);
+        self.tokens.push(named(token.chosen.text, token.chosen.id, as_ids));
         self.top_logprobs.push(top);
     }
 
@@ -86,21 +94,30 @@ mod tests {
     #[test]
     fn offsets_count_characters_and_the_chosen_token_is_in_the_map() {
         let text = |text: &str, logprob| TokenText {
-            id: 0,
+            id: 7,
             text: text.into(),
             bytes: text.as_bytes().to_vec(),
             logprob,
+            rank: 1,
         };
         let mut logprobs = CompletionLogprobs::default();
         let mut offset = 0;
         let first = TokenInfo { chosen: text("é!", -1.0), top: vec![text("a", -0.5)] };
-        logprobs.push(first, &mut offset);
-        logprobs.push(TokenInfo { chosen: text("b", -0.25), top: vec![] }, &mut offset);
+        logprobs.push(first, &mut offset, false);
+        let second = TokenInfo { chosen: text("b", -0.25), top: vec![] };
+        logprobs.push(second.clone(), &mut offset, false);
         let body = serde_json::to_value(&logprobs).unwrap();
         assert_eq!(
             body,
             json!({"tokens": ["é!", "b"], "token_logprobs": [-1.0, -0.25],
                 "top_logprobs": [{"a": -0.5, "é!": -1.0}, {"b": -0.25}], "text_offset": [0, 2]})
+        );
+        let mut by_id = CompletionLogprobs::default();
+        by_id.push(second, &mut 0, true);
+        let body = serde_json::to_value(&by_id).unwrap();
+        assert_eq!(
+            (&body["tokens"], &body["top_logprobs"]),
+            (&json!(["token_id:7"]), &json!([{"token_id:7": -0.25}]))
         );
     }
 }

@@ -57,6 +57,24 @@ pub(crate) struct Sampling {
     pub dry: Option<DryFields>,
     /// Prefixes are shared only under the same salt.
     pub cache_salt: Option<String>,
+    /// What the tokenizer puts round a text, such as a beginning of sequence; the default is the
+    /// endpoint's.
+    pub add_special_tokens: Option<bool>,
+    /// Cut the prompt?
+    pub truncation: Option<Truncation>,
+    /// Ids of prompt and output beside the text.
+    pub return_token_ids: bool,
+    /// Log-probabilities name tokens `token_id:ID`.
+    pub tokens_as_ids: bool,
+}
+
+/// `truncate_prompt_tokens` and `truncation_side`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Truncation {
+    /// Most tokens of the prompt; none: what the context leaves.
+    limit: Option<u32>,
+    /// Its end goes, not its beginning.
+    cuts_end: bool,
 }
 
 /// `stream` and `stream_options`.
@@ -78,28 +96,42 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("guided_decoding_backend", "leave it out"),
     ("use_beam_search", "use `n` with a temperature"),
     ("prompt_logprobs", "leave it out"),
-    ("truncate_prompt_tokens", "cut the prompt before sending it"),
     ("prompt_embeds", "send text or token ids"),
     ("logits_processors", "leave it out"),
     ("thinking_token_budget", "use `max_tokens`"),
     ("priority", "leave it out"),
-    ("return_token_ids", "use `logprobs`"),
-    ("return_tokens_as_token_ids", "use `logprobs`"),
     ("return_token_offsets", "leave it out"),
+    ("return_prompt_text", "use `echo`"),
+    ("return_assistant_tokens_mask", "leave it out"),
     ("kv_transfer_params", "leave it out"),
     ("vllm_xargs", "leave it out"),
+    ("mirostat", "use `temperature` and `min_p`"),
+    ("mirostat_mode", "use `temperature` and `min_p`"),
+    ("top_a", "use `min_p`"),
+    ("top_n_sigma", "use `min_p`"),
+    ("xtc_probability", "leave it out"),
+    ("dynatemp_range", "use `temperature`"),
+    ("smoothing_factor", "use `temperature`"),
+];
+
+/// The same for fields whose neutral value is 1.
+const UNSUPPORTED_UNLESS_ONE: &[(&str, &str)] = &[
+    ("length_penalty", "send 1 or leave it out"),
+    ("typical_p", "send 1 or use `top_p`"),
+    ("tfs", "send 1 or use `top_p`"),
 ];
 
 impl Sampling {
     /// Takes the shared fields. `max_tokens` keeps the range check only.
     pub fn take(fields: &mut Fields, bounds: &Bounds) -> Result<Sampling, ApiError> {
         fields.refuse(UNSUPPORTED)?;
-        if fields.take::<f64>("length_penalty")?.is_some_and(|v| v != 1.0) {
-            return Err(ApiError::unsupported("length_penalty", "send 1 or leave it out"));
+        for &(name, hint) in UNSUPPORTED_UNLESS_ONE {
+            if fields.take::<f64>(name)?.is_some_and(|v| v != 1.0) {
+                return Err(ApiError::unsupported(name, hint));
+            }
         }
-        if fields.take::<bool>("spaces_between_special_tokens")? == Some(false) {
-            return Err(ApiError::unsupported("spaces_between_special_tokens", "leave it out"));
-        }
+        // Text is what the tokens' bytes say: there is no space between special tokens either way.
+        fields.take::<bool>("spaces_between_special_tokens")?;
         let max_n = i64::from(bounds.limits.max_n);
         let n = fields.integer("n", 1..=max_n)?.unwrap_or(1) as u32;
         let params = params(fields, bounds)?;
@@ -122,6 +154,10 @@ impl Sampling {
             include_stop: fields.flag("include_stop_str_in_output", false)?,
             skip_special_tokens: fields.flag("skip_special_tokens", true)?,
             cache_salt,
+            add_special_tokens: fields.take("add_special_tokens")?,
+            truncation: Truncation::take(fields)?,
+            return_token_ids: fields.flag("return_token_ids", false)?,
+            tokens_as_ids: fields.flag("return_tokens_as_token_ids", false)?,
         })
     }
 
@@ -159,6 +195,57 @@ impl Sampling {
             ));
         }
         Ok(params)
+    }
+}
+
+impl Truncation {
+    fn take(fields: &mut Fields) -> Result<Option<Truncation>, ApiError> {
+        const NAME: &str = "truncate_prompt_tokens";
+        let limit = fields.integer(NAME, -1..=i64::from(u32::MAX))?;
+        let side = fields.take::<String>("truncation_side")?;
+        let cuts_end = match side.as_deref() {
+            None | Some("left") => false,
+            Some("right") => true,
+            Some(other) => {
+                let message =
+                    format!("`truncation_side` is `{other}`; it must be `left` or `right`");
+                return Err(ApiError::invalid("truncation_side", message));
+            }
+        };
+        match limit {
+            None => Ok(None),
+            Some(0) => Err(ApiError::invalid(
+                NAME,
+                format!("`{NAME}` is `0`; it must be -1 (as many as fit) or 1 and up"),
+            )),
+            Some(limit) => Ok(Some(Truncation { limit: u32::try_from(limit).ok(), cuts_end })),
+        }
+    }
+
+    /// Cuts a prompt before an output of `max_tokens`; says whether anything went.
+    pub fn apply(
+        self,
+        tokens: &mut Vec<u32>,
+        max_tokens: Option<u32>,
+        context: u32,
+    ) -> Result<bool, ApiError> {
+        let most = match self.limit {
+            None => context.saturating_sub(max_tokens.unwrap_or(1).max(1)).max(1),
+            Some(limit) if limit <= context => limit,
+            Some(limit) => {
+                let param = "truncate_prompt_tokens";
+                let message =
+                    format!("`{param}` is `{limit}`; the context has {context} tokens: lower it");
+                return Err(ApiError::invalid(param, message));
+            }
+        };
+        let num_over = tokens.len().saturating_sub(most as usize);
+        if self.cuts_end {
+            tokens.truncate(most as usize);
+        } else {
+            tokens.drain(..num_over);
+        }
+        Ok(num_over > 0)
     }
 }
 

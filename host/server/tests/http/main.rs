@@ -14,3 +14,4 @@ mod masks;
 mod parser;
 mod rig;
 mod same;
+mod sampling;
