@@ -36,7 +36,10 @@ impl ChatMessage {
             StreamEvent::Reasoning(text) => extend(&mut self.reasoning, text),
             StreamEvent::ToolBegin { id, name, .. } => self.begin(id, name),
             StreamEvent::ToolArgs { index, text } => self.add_args(*index, text),
-            StreamEvent::Token(_) | StreamEvent::TokenId(_) | StreamEvent::Finished(_) => {}
+            StreamEvent::Prompt(_)
+            | StreamEvent::Token(_)
+            | StreamEvent::TokenId(_)
+            | StreamEvent::Finished(_) => {}
         }
     }
 

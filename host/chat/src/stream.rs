@@ -79,6 +79,9 @@ pub enum StreamEvent {
     /// One token was generated, in this order relative to the text. Always sent when the request
     /// asks for log-probabilities, else not at all.
     Token(TokenInfo),
+    /// More of the prompt's tokens, in order, all but the first of them; only for the first of the
+    /// request's sequences, and before the first token of any. When the request asks for them.
+    Prompt(Vec<TokenInfo>),
     /// The id of a token that was generated, before its text. Only on demand.
     TokenId(u32),
     /// The last event of this sequence.

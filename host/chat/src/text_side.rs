@@ -90,6 +90,10 @@ impl TextSide {
             send(finished);
             return true;
         }
+        if !output.prompt_logprobs.is_empty() {
+            let info = |of| token_info(&shared.tokenizer, of);
+            send(StreamEvent::Prompt(output.prompt_logprobs.iter().map(info).collect()));
+        }
         if let Some(token) = output.token {
             self.num_output_tokens += 1;
             if self.wants_token_ids {

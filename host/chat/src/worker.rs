@@ -321,6 +321,7 @@ impl Worker {
                     index,
                     token: None,
                     logprobs: None,
+                    prompt_logprobs: Vec::new(),
                     finish: Some(FinishReason::Abort),
                     error: None,
                     num_cached_tokens: 0,

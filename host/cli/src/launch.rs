@@ -34,6 +34,9 @@ const MAX_MEMORY_SHARE: usize = 4;
 /// Prompt tokens of one sequence in a step while others run.
 const PREFILL_CHUNK: usize = 256;
 
+/// Memory of a step's logits for log-probabilities of prompts.
+const PROMPT_LOGITS_BYTES: usize = 16 << 20;
+
 /// Requests that may wait in `run`, which sends one at a time.
 const MAX_WAITING: usize = 4;
 
@@ -170,6 +173,7 @@ fn prepare_source(
         max_num_seqs: args.max_num_seqs,
         max_step_tokens: args.max_num_batched_tokens,
         max_prefill_chunk: PREFILL_CHUNK.min(args.max_num_batched_tokens),
+        max_prompt_logits_rows: max_prompt_logits_rows(vocab_size),
         max_model_len: sizes.max_model_len,
         max_waiting,
         prefix_caching: !args.no_enable_prefix_caching,
@@ -179,6 +183,12 @@ fn prepare_source(
     let config = WorkerConfig { engine, vocab_size: vocab_size as u32 };
     let text = TextSide { tokenizer: source.tokenizer, template: source.template, eos: source.eos };
     Ok((Prepared { config, backend, name: source.name, lines }, text))
+}
+
+/// Logits rows of a step for log-probabilities of prompts: what fits into the budget, within
+/// reason.
+fn max_prompt_logits_rows(vocab_size: usize) -> usize {
+    (PROMPT_LOGITS_BYTES / (size_of::<f32>() * vocab_size.max(1))).clamp(8, 256)
 }
 
 struct Started {
@@ -350,7 +360,7 @@ fn prepare(args: &ModelArgs, run: Run, sizes: &Sizes) -> Result<Box<dyn Backend>
         num_blocks: sizes.num_blocks,
         block_size: args.block_size,
         max_step_tokens: args.max_num_batched_tokens,
-        max_logits_rows: args.max_num_seqs,
+        max_logits_rows: args.max_num_seqs + max_prompt_logits_rows(program.vocab_size()),
         num_threads: args.threads.unwrap_or(cores),
     };
     Ok(match args.backend {

@@ -16,6 +16,9 @@ pub struct EngineConfig {
     /// Most prompt tokens that one sequence gets in a step while others run or wait, so that a
     /// long prompt neither delays their next token by much nor keeps short prompts out.
     pub max_prefill_chunk: usize,
+    /// Most logits rows of a step for log-probabilities of prompts; each is a row of the vocabulary
+    /// in f32. A prompt that wants them is computed in pieces of at most so many tokens.
+    pub max_prompt_logits_rows: usize,
     /// Longest sequence, prompt and output together.
     pub max_model_len: usize,
     /// Most sequences that wait for a row.
@@ -48,6 +51,7 @@ impl EngineConfig {
             ("block_size", self.block_size),
             ("max_num_seqs", self.max_num_seqs),
             ("max_prefill_chunk", self.max_prefill_chunk),
+            ("max_prompt_logits_rows", self.max_prompt_logits_rows),
         ];
         for (field, value) in non_zero {
             if value == 0 {
@@ -68,6 +72,7 @@ impl EngineConfig {
             ("num_blocks", self.num_blocks.saturating_mul(self.block_size)),
             ("max_step_tokens", self.max_step_tokens),
             ("max_model_len", self.max_model_len),
+            ("max_prompt_logits_rows", self.max_prompt_logits_rows),
             ("max_num_seqs", self.max_num_seqs.saturating_add(self.max_waiting)),
         ];
         for (field, value) in sizes {
@@ -82,6 +87,11 @@ impl EngineConfig {
     /// Longest sequence that the model *and* the block pool can hold.
     pub fn max_seq_len(&self) -> usize {
         self.max_model_len.min(self.num_blocks * self.block_size)
+    }
+
+    /// Most logits rows of a step: one per sequence, and those of prompts.
+    pub fn max_logits_rows(&self) -> usize {
+        self.max_num_seqs + self.max_prompt_logits_rows
     }
 
     /// Most sequences alive at once, running and waiting.
@@ -125,6 +135,7 @@ pub(crate) fn test_config() -> EngineConfig {
         max_num_seqs: 4,
         max_step_tokens: 16,
         max_prefill_chunk: 8,
+        max_prompt_logits_rows: 5,
         max_model_len: 64,
         max_waiting: 64,
         prefix_caching: true,

@@ -82,6 +82,8 @@ impl Engine {
         let root = self.scheduler.kv.hasher.root(request.cache_salt.as_deref());
         // Without a full block before the last prompt token there is nothing to share.
         let shares = self.config.prefix_caching && request.prompt.len() > self.config.block_size;
+        // The log-probabilities of the prompt come before the first token of anyone.
+        let shares = shares || request.params.prompt_logprobs.is_some();
         for index in 0..request.n {
             let id = SeqId(self.next_seq);
             self.next_seq += 1;
@@ -112,19 +114,20 @@ impl Engine {
         Some(&self.plan)
     }
 
-    /// Takes what came of the plan: one result per scheduled sequence that wants logits, in order.
+    /// Takes what came of the plan, in its order: of each scheduled sequence one result for its
+    /// prompt rows, if it has some, and one if it wants logits.
     pub fn settle(&mut self, results: &mut Vec<Sampled>) -> Vec<StepOutput> {
         assert!(self.is_in_flight, "there is no plan to settle");
         let scheduled = std::mem::take(&mut self.plan.scheduled);
         let mut outputs = Vec::with_capacity(results.len());
         let mut results = results.drain(..);
         for item in &scheduled {
-            let result = item
-                .wants_logits
-                .then(|| results.next().expect("one result per sequence that wants logits"));
-            self.settle_one(item, result, &mut outputs);
+            let mut next = || results.next().expect("one result per use of logits");
+            let scores = (!item.prompt_rows.is_empty()).then(&mut next);
+            let result = item.wants_logits.then(next);
+            self.settle_one(item, scores, result, &mut outputs);
         }
-        assert!(results.next().is_none(), "more results than sequences that want logits");
+        assert!(results.next().is_none(), "more results than uses of logits");
         self.plan.scheduled = scheduled;
         self.is_in_flight = false;
         self.retire();
@@ -219,6 +222,7 @@ impl Engine {
     fn settle_one(
         &mut self,
         item: &Scheduled,
+        scores: Option<Sampled>,
         result: Option<Sampled>,
         outputs: &mut Vec<StepOutput>,
     ) {
@@ -228,7 +232,11 @@ impl Engine {
             return;
         }
         seq.num_computed += item.num_tokens as usize;
-        if let Some(Sampled::Failed(error)) = result {
+        let failure = [&scores, &result].into_iter().flatten().find_map(|r| match r {
+            Sampled::Failed(error) => Some(error.clone()),
+            _ => None,
+        });
+        if let Some(error) = failure {
             outputs.push(last_output(seq, FinishReason::Error, Some(error)));
             seq.is_ended = true;
             // What it computed may be what is broken: nobody else is to start from it.
@@ -236,13 +244,30 @@ impl Engine {
             return;
         }
         self.scheduler.kv.register_full_blocks(seq);
-        if let Some(Sampled::Token { token, logprobs }) = result {
-            let finish = seq.push(token, &self.config.eos_token_ids);
-            seq.is_ended = finish.is_some();
-            let last = last_output(seq, FinishReason::Length, None);
-            outputs.push(StepOutput { token: Some(token), logprobs, finish, ..last });
-            self.scheduler.stats.generation_tokens += 1;
+        let mut output =
+            StepOutput { finish: None, ..last_output(seq, FinishReason::Length, None) };
+        if let Some(scores) = scores {
+            let Sampled::Prompt(list) = scores else { panic!("prompt rows give no token") };
+            assert_eq!(list.len(), item.prompt_rows.len(), "one per prompt row");
+            seq.num_scored = item.prompt_rows.end as usize;
+            output.prompt_logprobs = list;
         }
+        match result {
+            Some(Sampled::Token { token, logprobs }) => {
+                (output.token, output.logprobs) = (Some(token), logprobs);
+                output.finish = seq.push(token, &self.config.eos_token_ids);
+                self.scheduler.stats.generation_tokens += 1;
+            }
+            Some(_) => panic!("a row that wants logits gets a token"),
+            // Only the prompt was asked for.
+            None if seq.has_computed_prompt() && seq.len() >= seq.max_len => {
+                output.finish = Some(FinishReason::Length);
+            }
+            None => {}
+        }
+        seq.is_ended = output.finish.is_some();
+        let says_something = output.token.is_some() || !output.prompt_logprobs.is_empty();
+        outputs.extend((says_something || seq.is_ended).then_some(output));
         let seq = &mut self.scheduler.running[at];
         if seq.leads_siblings && seq.has_computed_prompt() {
             seq.leads_siblings = false;
@@ -280,6 +305,7 @@ fn last_output(seq: &Sequence, finish: FinishReason, error: Option<String>) -> S
         index: seq.index,
         token: None,
         logprobs: None,
+        prompt_logprobs: Vec::new(),
         finish: Some(finish),
         error,
         num_cached_tokens: seq.num_cached.unwrap_or(0) as u32,

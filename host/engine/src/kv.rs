@@ -103,7 +103,8 @@ impl KvManager {
     fn match_prefix(&mut self, seq: &mut Sequence) -> usize {
         self.matched.clear();
         let mut num_unused = 0;
-        if self.prefix_caching {
+        // What comes from the cache has no logits.
+        if self.prefix_caching && !seq.is_unscored() {
             // The newest token is always computed: its logits are needed.
             for at in 0..(seq.len() - 1) / self.block_size {
                 let hash = seq.block_hash(at, self.block_size, &self.hasher);

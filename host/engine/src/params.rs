@@ -50,8 +50,9 @@ impl ParamError {
 impl SamplingParams {
     /// Checks every field against its documented range and every token id against `vocab_size`.
     pub fn validate(&self, vocab_size: u32) -> Result<(), ParamError> {
-        if self.max_tokens == 0 {
-            return Err(ParamError::new("max_tokens", "max_tokens is `0`; use 1 or more".into()));
+        if self.max_tokens == 0 && self.prompt_logprobs.is_none() {
+            let message = "max_tokens is `0`; use 1 or more, or ask for `prompt_logprobs`";
+            return Err(ParamError::new("max_tokens", message.into()));
         }
         if self.min_tokens > self.max_tokens {
             let (min, max) = (self.min_tokens, self.max_tokens);
@@ -79,7 +80,10 @@ impl SamplingParams {
         for &token in &self.stop_token_ids {
             in_vocabulary("stop_token_ids", token, vocab_size)?;
         }
-        at_most("logprobs", self.logprobs.unwrap_or(0) as usize, MAX_LOGPROBS as usize, "tokens")
+        for (param, k) in [("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)] {
+            at_most(param, k.unwrap_or(0) as usize, MAX_LOGPROBS as usize, "tokens")?;
+        }
+        Ok(())
     }
 
     /// Checks that some token may be chosen first: of those that are allowed one is left when the
@@ -234,6 +238,9 @@ mod tests {
         check(|p| p.repetition_penalty = 0.0, Some("repetition_penalty"));
         check(|p| p.logprobs = Some(MAX_LOGPROBS), None);
         check(|p| p.logprobs = Some(MAX_LOGPROBS + 1), Some("logprobs"));
+        check(|p| p.prompt_logprobs = Some(MAX_LOGPROBS), None);
+        check(|p| p.prompt_logprobs = Some(MAX_LOGPROBS + 1), Some("prompt_logprobs"));
+        check(|p| (p.max_tokens, p.prompt_logprobs) = (0, Some(0)), None);
         check(|p| p.stop_token_ids = vec![99], None);
         check(|p| p.stop_token_ids = vec![100], Some("stop_token_ids"));
         check(|p| p.stop_token_ids = vec![1; MAX_STOP_TOKENS + 1], Some("stop_token_ids"));

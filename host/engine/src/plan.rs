@@ -43,6 +43,9 @@ pub struct Scheduled {
     pub num_tokens: u32,
     /// Blocks to append to the row's block table first, a range of [`StepPlan::new_blocks`].
     pub new_blocks: Range<u32>,
+    /// Positions among them whose logits are wanted as well: those at `p` tell how likely token
+    /// `p + 1` of the prompt was. Empty for most.
+    pub prompt_rows: Range<u32>,
     /// The newest token is among them: sample the next one.
     pub wants_logits: bool,
 }
@@ -72,7 +75,8 @@ impl StepPlan {
     }
 }
 
-/// What came of one scheduled sequence that wanted logits.
+/// What came of one scheduled sequence that wanted logits: first of its prompt, if it has
+/// `prompt_rows`, then of the next token, if it `wants_logits`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Sampled {
     /// The next token.
@@ -82,6 +86,8 @@ pub enum Sampled {
         /// When asked for.
         logprobs: Option<Box<TokenLogprobs>>,
     },
+    /// For each of `prompt_rows`, of the prompt's next token.
+    Prompt(Vec<TokenLogprobs>),
     /// This sequence cannot go on, the others can: why.
     Failed(String),
 }

@@ -49,7 +49,8 @@ pub struct RepetitionDetection {
 /// How tokens are chosen and when a sequence ends. Checked by [`SamplingParams::validate`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplingParams {
-    /// Most output tokens, at least 1.
+    /// Most output tokens, at least 1; with `prompt_logprobs` also 0: the sequence ends when the
+    /// prompt is computed.
     pub max_tokens: u32,
     /// End-of-sequence and stop tokens are masked before this many output tokens.
     pub min_tokens: u32,
@@ -87,6 +88,9 @@ pub struct SamplingParams {
     pub repetition_detection: Option<RepetitionDetection>,
     /// Log-probabilities: `Some(0)` the chosen token's only, `Some(k)` also the top k.
     pub logprobs: Option<u32>,
+    /// The same for the tokens of the prompt, all but the first. The first of `n` sequences has
+    /// them. Prompts that want them do not read the prefix cache.
+    pub prompt_logprobs: Option<u32>,
 }
 
 impl Default for SamplingParams {
@@ -110,6 +114,7 @@ impl Default for SamplingParams {
             ignore_eos: false,
             repetition_detection: None,
             logprobs: None,
+            prompt_logprobs: None,
         }
     }
 }
@@ -140,10 +145,10 @@ pub struct Logprob {
     pub rank: u32,
 }
 
-/// Log-probabilities at one output position.
+/// Log-probabilities at one position.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenLogprobs {
-    /// Of the token that was chosen.
+    /// Of the token that was chosen, or that the prompt has there.
     pub chosen: Logprob,
     /// The most likely ones, best first.
     pub top: Vec<Logprob>,
@@ -160,6 +165,8 @@ pub struct StepOutput {
     pub token: Option<u32>,
     /// When asked for.
     pub logprobs: Option<Box<TokenLogprobs>>,
+    /// More of the prompt's, in order: over all outputs each position but the first, once.
+    pub prompt_logprobs: Vec<TokenLogprobs>,
     /// Set once, in the sequence's last output.
     pub finish: Option<FinishReason>,
     /// With [`FinishReason::Error`].

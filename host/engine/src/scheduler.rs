@@ -28,6 +28,9 @@ pub(crate) struct Scheduler {
     max_step_tokens: usize,
     max_prefill_chunk: usize,
     max_num_seqs: usize,
+    max_prompt_logits_rows: usize,
+    // What this step has left of them.
+    num_prompt_rows_left: usize,
     prefix_caching: bool,
 }
 
@@ -44,6 +47,8 @@ impl Scheduler {
             max_step_tokens: config.max_step_tokens,
             max_prefill_chunk: config.max_prefill_chunk,
             max_num_seqs: config.max_num_seqs,
+            max_prompt_logits_rows: config.max_prompt_logits_rows,
+            num_prompt_rows_left: 0,
             prefix_caching: config.prefix_caching,
         }
     }
@@ -56,6 +61,7 @@ impl Scheduler {
     pub fn plan(&mut self, plan: &mut StepPlan) {
         plan.clear();
         let mut budget = self.max_step_tokens;
+        self.num_prompt_rows_left = self.max_prompt_logits_rows;
         let num_preemptions = self.stats.num_preemptions;
         self.plan_running(plan, &mut budget);
         if self.stats.num_preemptions == num_preemptions {
@@ -86,7 +92,8 @@ impl Scheduler {
                 num_decodes -= 1;
                 1
             } else {
-                seq.num_pending().min(*budget - num_decodes).min(self.chunk_cap())
+                let num_tokens = seq.num_pending().min(*budget - num_decodes).min(self.chunk_cap());
+                seq.within_rows(num_tokens, self.prompt_row_cap())
             };
             let num_missing = self.kv.num_missing(seq, num_tokens);
             while self.kv.pool.num_available() < num_missing {
@@ -101,7 +108,7 @@ impl Scheduler {
             if num_tokens > 0 {
                 let start = plan.new_blocks.len() as u32;
                 self.kv.grow(&mut self.running[at], num_missing, plan);
-                schedule(&self.running[at], num_tokens, start, plan);
+                self.num_prompt_rows_left -= schedule(&self.running[at], num_tokens, start, plan);
                 *budget -= num_tokens;
             }
             at += 1;
@@ -111,9 +118,10 @@ impl Scheduler {
     /// Gives the head of the queue a row and all blocks of its pending tokens; false when it has
     /// to wait, and with it all behind it.
     fn admit_head(&mut self, plan: &mut StepPlan, budget: &mut usize) -> bool {
-        let chunk_cap = self.chunk_cap();
+        let (chunk_cap, row_cap) = (self.chunk_cap(), self.prompt_row_cap());
         let Some(seq) = self.waiting.front_mut() else { return false };
-        if !self.kv.admit(seq, self.running.is_empty()) {
+        // Nothing of it comes from the cache: without a row it could not run a token.
+        if seq.within_rows(1, row_cap) == 0 || !self.kv.admit(seq, self.running.is_empty()) {
             return false;
         }
         let mut seq = self.waiting.pop_front().expect("it has a head");
@@ -126,7 +134,8 @@ impl Scheduler {
         let start = plan.new_blocks.len() as u32;
         plan.new_blocks.extend_from_slice(&seq.blocks);
         let num_tokens = seq.num_pending().min(*budget).min(chunk_cap);
-        schedule(&seq, num_tokens, start, plan);
+        let num_tokens = seq.within_rows(num_tokens, row_cap);
+        self.num_prompt_rows_left -= schedule(&seq, num_tokens, start, plan);
         *budget -= num_tokens;
         let at = self.running.partition_point(|s| s.id < seq.id);
         self.running.insert(at, seq);
@@ -180,6 +189,13 @@ impl Scheduler {
             .expect("a scheduled sequence runs until its step is settled")
     }
 
+    /// Prompt rows that one sequence may take: half of what is left, so that others that want some
+    /// are not kept waiting behind a long prompt. Alone, all.
+    fn prompt_row_cap(&self) -> usize {
+        let left = self.num_prompt_rows_left;
+        if self.num_live() > 1 { left.div_ceil(2) } else { left }
+    }
+
     // Alone, a prompt may take whole steps.
     fn chunk_cap(&self) -> usize {
         match self.num_live() {
@@ -189,15 +205,20 @@ impl Scheduler {
     }
 }
 
-fn schedule(seq: &Sequence, num_tokens: usize, blocks_start: u32, plan: &mut StepPlan) {
+/// Returns how many prompt rows it takes.
+fn schedule(seq: &Sequence, num_tokens: usize, blocks_start: u32, plan: &mut StepPlan) -> usize {
+    let prompt_rows = seq.prompt_rows(num_tokens);
+    let num_rows = prompt_rows.len();
     plan.scheduled.push(Scheduled {
         seq: seq.id,
         row: seq.row.expect("a running sequence has a row"),
         start: seq.num_computed as u32,
         num_tokens: num_tokens as u32,
         new_blocks: blocks_start..plan.new_blocks.len() as u32,
-        wants_logits: num_tokens == seq.num_pending(),
+        prompt_rows,
+        wants_logits: num_tokens == seq.num_pending() && seq.len() < seq.max_len,
     });
+    num_rows
 }
 
 fn admitted(seq: &Sequence) -> Admitted {

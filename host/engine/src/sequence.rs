@@ -2,6 +2,7 @@
 //!
 //! Owned by exactly one of the scheduler's lists; ids ascend in order of arrival.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::hash::{BlockHash, BlockHasher};
@@ -28,6 +29,8 @@ pub(crate) struct Sequence {
     pub leads_siblings: bool,
     /// Tokens whose KV is present.
     pub num_computed: usize,
+    /// Positions of the prompt whose logits were used: those of `prompt_rows` in earlier steps.
+    pub num_scored: usize,
     /// Prompt tokens from the prefix cache, at the first admission.
     pub num_cached: Option<usize>,
     /// While running.
@@ -64,6 +67,7 @@ impl Sequence {
             max_len,
             leads_siblings: false,
             num_computed: 0,
+            num_scored: 0,
             num_cached: None,
             row: None,
             blocks: Vec::new(),
@@ -91,6 +95,30 @@ impl Sequence {
 
     pub fn has_computed_prompt(&self) -> bool {
         self.num_computed >= self.prompt.len()
+    }
+
+    /// Its prompt's log-probabilities are not complete: it computes the prompt itself.
+    pub fn is_unscored(&self) -> bool {
+        self.num_scored < self.score_end()
+    }
+
+    /// Positions among the next `num_tokens` whose logits the prompt's log-probabilities need.
+    pub fn prompt_rows(&self, num_tokens: usize) -> Range<u32> {
+        let start = self.num_computed.max(self.num_scored);
+        let end = (self.num_computed + num_tokens).min(self.score_end());
+        if start < end { start as u32..end as u32 } else { 0..0 }
+    }
+
+    /// How many of the next `num_tokens` may run in a step that has `max_rows` for prompts.
+    pub fn within_rows(&self, num_tokens: usize, max_rows: usize) -> usize {
+        let end = self.num_computed.max(self.num_scored) + max_rows;
+        if end < self.score_end() { num_tokens.min(end - self.num_computed) } else { num_tokens }
+    }
+
+    /// Behind the positions whose logits tell of a prompt token. The first of `n` speaks for all.
+    fn score_end(&self) -> usize {
+        let is_asked = self.params.prompt_logprobs.is_some() && self.index == 0;
+        if is_asked { self.prompt.len() - 1 } else { 0 }
     }
 
     /// The hash of full block `at`, hashing what was not hashed before.

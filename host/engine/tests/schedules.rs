@@ -4,10 +4,10 @@
 
 mod device;
 
-use device::{Bench, config, expected};
+use device::{Bench, config, expected, scores};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
-use tenon_engine::{EngineConfig, FinishReason, RequestId};
+use tenon_engine::{EngineConfig, FinishReason, RequestId, SamplingParams};
 
 #[derive(Debug, Clone)]
 struct Ask {
@@ -15,6 +15,8 @@ struct Ask {
     n: u32,
     max_tokens: u32,
     salt: u32,
+    /// Log-probabilities of the prompt; with them `max_tokens` may be 0.
+    wants_scores: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -38,8 +40,19 @@ fn prompt() -> impl Strategy<Value = Vec<u32>> {
 }
 
 fn ask() -> impl Strategy<Value = Ask> {
-    (prompt(), prop_oneof![3 => Just(1_u32), 1 => 2_u32..5], 1_u32..20, 0_u32..3)
-        .prop_map(|(prompt, n, max_tokens, salt)| Ask { prompt, n, max_tokens, salt })
+    let scored = prop_oneof![
+        3 => (1_u32..20).prop_map(|max_tokens| (max_tokens, false)),
+        1 => (0_u32..10).prop_map(|max_tokens| (max_tokens, true)),
+    ];
+    (prompt(), prop_oneof![3 => Just(1_u32), 1 => 2_u32..5], scored, 0_u32..3).prop_map(
+        |(prompt, n, (max_tokens, wants_scores), salt)| Ask {
+            prompt,
+            n,
+            max_tokens,
+            salt,
+            wants_scores,
+        },
+    )
 }
 
 fn action() -> impl Strategy<Value = Action> {
@@ -54,10 +67,13 @@ fn action() -> impl Strategy<Value = Action> {
 }
 
 fn limits() -> impl Strategy<Value = EngineConfig> {
-    (1_usize..6, 4_usize..24, 1_usize..6, 0_usize..20, 1_usize..20, any::<bool>()).prop_map(
-        |(block_size, num_blocks, max_num_seqs, spare, max_prefill_chunk, prefix_caching)| {
+    let blocks = (1_usize..6, 4_usize..24);
+    (blocks, 1_usize..6, 0_usize..20, 1_usize..20, 1_usize..9, any::<bool>()).prop_map(
+        |(blocks, max_num_seqs, spare, max_prefill_chunk, rows, prefix_caching)| {
+            let (block_size, num_blocks) = blocks;
             EngineConfig {
                 block_size,
+                max_prompt_logits_rows: rows,
                 // Always room for a prompt of 37 and a token.
                 num_blocks: num_blocks.max(39_usize.div_ceil(block_size)),
                 max_num_seqs,
@@ -92,7 +108,13 @@ fn play(config: EngineConfig, actions: &[Action]) -> Run {
         match action {
             Action::Add(ask) => {
                 let id = run.asks.len() as u64;
-                run.bench.add(id, &ask.prompt, ask.n, ask.max_tokens, ask.salt);
+                let params = SamplingParams {
+                    max_tokens: ask.max_tokens,
+                    prompt_logprobs: ask.wants_scores.then_some(0),
+                    ..Default::default()
+                };
+                params.validate(device::VOCAB).unwrap();
+                run.bench.add_with(id, &ask.prompt, ask.n, params, ask.salt);
                 run.asks.push(ask.clone());
             }
             Action::Abort(at) => {
@@ -123,7 +145,7 @@ fn play(config: EngineConfig, actions: &[Action]) -> Run {
         }
     }
     // Each step computes something of the oldest running sequence, which is never preempted.
-    let work = |a: &Ask| (a.prompt.len() + a.max_tokens as usize) * a.n as usize;
+    let work = |a: &Ask| (a.prompt.len() + a.max_tokens as usize + 1) * a.n as usize;
     let bound = 100 + 4 * run.asks.iter().map(work).sum::<usize>();
     run.bench.run(bound);
     run
@@ -153,6 +175,14 @@ fn check(run: &Run) -> Result<(), TestCaseError> {
                 }
                 other => prop_assert!(false, "ended with {:?}", other),
             }
+            // Each position once, in order, of the first sequence only: all of them before a token.
+            let all = if ask.wants_scores && index == 0 { scores(&ask.prompt) } else { vec![] };
+            if heard.tokens.is_empty() && is_touched {
+                prop_assert!(all.starts_with(&heard.prompt));
+            } else {
+                prop_assert_eq!(&heard.prompt, &all);
+            }
+            prop_assert!(!ask.wants_scores || index > 0 || heard.num_cached == 0);
             let num_cached = heard.num_cached as usize;
             prop_assert!(num_cached < ask.prompt.len());
             prop_assert_eq!(num_cached % config.block_size, 0);
@@ -185,7 +215,7 @@ proptest! {
 #[test]
 fn the_schedules_reach_what_they_are_about() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
-    let (mut preempted, mut hits, mut siblings) = (0, 0, 0);
+    let (mut preempted, mut hits, mut siblings, mut scored) = (0, 0, 0, 0);
     for _ in 0..100 {
         let strategy = (limits(), prop::collection::vec(action(), 30..60));
         let (limits, actions) = strategy.new_tree(&mut runner).unwrap().current();
@@ -193,7 +223,9 @@ fn the_schedules_reach_what_they_are_about() {
         let stats = run.bench.engine.stats();
         preempted += usize::from(stats.num_preemptions > 0);
         hits += usize::from(stats.prefix_cache_hits > 0);
+        scored += run.asks.iter().filter(|a| a.wants_scores && a.prompt.len() > 9).count();
         siblings += run.asks.iter().filter(|a| a.n > 1).count();
     }
     assert!(preempted > 10 && hits > 20 && siblings > 50, "{preempted} {hits} {siblings}");
+    assert!(scored > 50, "{scored}");
 }

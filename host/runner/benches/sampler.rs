@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tenon_engine::{Admitted, RequestId, Row, SamplingParams, StepPlan};
+use tenon_runner::batch::LogitsUse;
 use tenon_runner::rows::Rows;
 use tenon_runner::sampler::Sampler;
 
@@ -45,7 +46,7 @@ fn time(params: &SamplingParams, logits: &[f32]) -> f64 {
         let mut logits = logits.to_vec();
         results.clear();
         let start = Instant::now();
-        sampler.sample(&mut rows, &[Row(0)], &mut logits, &mut results).unwrap();
+        sampler.sample(&mut rows, &[LogitsUse::Next(Row(0))], &mut logits, &mut results).unwrap();
         best = best.min(start.elapsed().as_secs_f64() * 1e6);
         black_box(&results);
     }

@@ -1,9 +1,37 @@
 //! Device-ready inputs of a step, gathered from rows into buffers that are reused.
 
+use std::ops::Range;
+
 use tenon_backend::{SeqSpan, StepInputs};
 use tenon_engine::{Row, StepPlan};
 
 use crate::rows::Rows;
+
+/// What the next logits rows are for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LogitsUse {
+    /// The row's next token.
+    Next(Row),
+    /// How likely the row's prompt was: its positions, a logits row each.
+    Prompt(Row, Range<u32>),
+}
+
+impl LogitsUse {
+    /// Logits rows that it takes.
+    pub fn num_rows(&self) -> usize {
+        match self {
+            LogitsUse::Next(_) => 1,
+            LogitsUse::Prompt(_, positions) => positions.len(),
+        }
+    }
+
+    /// Whose.
+    pub fn row(&self) -> Row {
+        match self {
+            LogitsUse::Next(row) | LogitsUse::Prompt(row, _) => *row,
+        }
+    }
+}
 
 /// Buffers of [`StepInputs`], sized once for the largest step.
 #[derive(Debug)]
@@ -19,21 +47,22 @@ pub struct InputBatch {
     block_tables: Vec<u32>,
     // [num_logits_rows]
     logits_rows: Vec<u32>,
-    logits_owners: Vec<Row>,
+    // In the order of `logits_rows`, each for one or several of them.
+    logits_uses: Vec<LogitsUse>,
 }
 
 impl InputBatch {
-    /// For steps of at most `max_step_tokens` tokens of `max_num_seqs` sequences.
-    pub fn new(block_size: usize, max_step_tokens: usize, max_num_seqs: usize) -> Self {
+    /// For steps of at most `max_step_tokens` tokens and `max_logits_rows` rows.
+    pub fn new(block_size: usize, max_step_tokens: usize, max_logits_rows: usize) -> Self {
         InputBatch {
             block_size,
             token_ids: Vec::with_capacity(max_step_tokens),
             positions: Vec::with_capacity(max_step_tokens),
             slot_mapping: Vec::with_capacity(max_step_tokens),
-            seqs: Vec::with_capacity(max_num_seqs),
+            seqs: Vec::with_capacity(max_logits_rows),
             block_tables: Vec::new(),
-            logits_rows: Vec::with_capacity(max_num_seqs),
-            logits_owners: Vec::with_capacity(max_num_seqs),
+            logits_rows: Vec::with_capacity(max_logits_rows),
+            logits_uses: Vec::with_capacity(max_logits_rows),
         }
     }
 
@@ -60,10 +89,16 @@ impl InputBatch {
             self.slot_mapping
                 .extend((start..end).map(|p| table[p / size] * size as u32 + (p % size) as u32));
             self.block_tables.extend_from_slice(table);
+            let Range { start: first, end: last } = item.prompt_rows.clone();
+            if first < last {
+                let at = self.token_ids.len() as u32 - item.num_tokens;
+                self.logits_rows.extend((first..last).map(|p| at + p - item.start));
+                self.logits_uses.push(LogitsUse::Prompt(item.row, first..last));
+            }
             if item.wants_logits {
                 assert_eq!(end, state.tokens.len(), "logits are of the newest token");
                 self.logits_rows.push(self.token_ids.len() as u32 - 1);
-                self.logits_owners.push(item.row);
+                self.logits_uses.push(LogitsUse::Next(item.row));
             }
         }
         self.inputs()
@@ -89,9 +124,9 @@ impl InputBatch {
         self.inputs()
     }
 
-    /// `[num_logits_rows]` whose logits each row is.
-    pub fn logits_owners(&self) -> &[Row] {
-        &self.logits_owners
+    /// What the logits rows are for, in their order.
+    pub fn logits_uses(&self) -> &[LogitsUse] {
+        &self.logits_uses
     }
 
     fn inputs(&self) -> StepInputs<'_> {
@@ -113,6 +148,6 @@ impl InputBatch {
         self.seqs.clear();
         self.block_tables.clear();
         self.logits_rows.clear();
-        self.logits_owners.clear();
+        self.logits_uses.clear();
     }
 }

@@ -52,6 +52,7 @@ impl Ledger {
                     index,
                     token: None,
                     logprobs: None,
+                    prompt_logprobs: Vec::new(),
                     finish: Some(finish),
                     error: error.map(str::to_owned),
                     num_cached_tokens: 0,

@@ -102,7 +102,7 @@ pub fn spawn(
         batch: InputBatch::new(
             config.engine.block_size,
             config.engine.max_step_tokens,
-            config.engine.max_num_seqs,
+            config.engine.max_logits_rows(),
         ),
         sampler: Sampler::new(config.vocab_size as usize),
         results: Vec::with_capacity(config.engine.max_num_seqs),
@@ -243,6 +243,7 @@ impl Worker {
                 index,
                 token: None,
                 logprobs: None,
+                prompt_logprobs: Vec::new(),
                 finish: Some(FinishReason::Error),
                 error: Some(message.clone()),
                 num_cached_tokens: 0,
@@ -258,12 +259,7 @@ impl Worker {
         let inputs = self.batch.build(&self.rows, plan);
         let ticket = self.backend.forward(&inputs)?;
         let logits = self.backend.wait(ticket)?;
-        self.sampler.sample(
-            &mut self.rows,
-            self.batch.logits_owners(),
-            logits,
-            &mut self.results,
-        )?;
+        self.sampler.sample(&mut self.rows, self.batch.logits_uses(), logits, &mut self.results)?;
         let outputs = self.engine.settle(&mut self.results);
         self.deliver(outputs);
         Ok(())

@@ -29,7 +29,7 @@ fn backend(kind: Kind, model: &TinyModel, config: &EngineConfig) -> Box<dyn Back
         num_blocks: config.num_blocks,
         block_size: config.block_size,
         max_step_tokens: config.max_step_tokens,
-        max_logits_rows: config.max_num_seqs,
+        max_logits_rows: config.max_logits_rows(),
         num_threads: 2,
     };
     match kind {
@@ -55,6 +55,7 @@ fn requests() -> Vec<GenerateRequest> {
                 top_p: if id % 3 == 0 { 0.9 } else { 1.0 },
                 seed: Some(id),
                 logprobs: Some(3),
+                prompt_logprobs: (id % 3 == 1).then_some(2),
                 repetition_penalty: if id == 4 { 1.2 } else { 1.0 },
                 ..Default::default()
             };
@@ -91,6 +92,7 @@ fn roomy() -> EngineConfig {
         max_num_seqs: 16,
         max_step_tokens: 64,
         max_prefill_chunk: 64,
+        max_prompt_logits_rows: 24,
         max_model_len: 128,
         max_waiting: 100,
         prefix_caching: false,
@@ -113,10 +115,12 @@ fn check(kind: Kind, arch: TinyArch) {
     let limits = [
         roomy(),
         EngineConfig { prefix_caching: true, max_prefill_chunk: 3, ..roomy() },
+        EngineConfig { prefix_caching: true, max_prompt_logits_rows: 2, ..roomy() },
         EngineConfig { prefix_caching: true, num_blocks: 9, max_num_seqs: 5, ..roomy() },
         EngineConfig { num_blocks: 20, block_size: 3, max_step_tokens: 16, ..roomy() },
         EngineConfig { max_num_seqs: 1, max_step_tokens: 1, ..roomy() },
     ];
+    check_prompts(kind, &model, &requests, &alone);
     let mut num_preemptions = 0;
     for limits in limits {
         let (heard, preempted) = run(kind, &model, limits.clone(), &requests);
@@ -126,6 +130,25 @@ fn check(kind: Kind, arch: TinyArch) {
         }
     }
     assert!(num_preemptions > 0);
+}
+
+/// The log-probabilities of a prompt are those that its tokens had when they were generated.
+fn check_prompts(kind: Kind, model: &TinyModel, requests: &[GenerateRequest], said: &[Ended]) {
+    for request in requests {
+        let (_, heard) = said.iter().find(|(key, _)| *key == (request.id.0, 0)).unwrap();
+        let num_scored = heard.prompt_logprobs.len();
+        let is_asked = request.params.prompt_logprobs.is_some();
+        assert_eq!(num_scored, if is_asked { request.prompt.len() - 1 } else { 0 });
+        let mut whole = request.prompt.to_vec();
+        whole.extend(&heard.tokens);
+        let params =
+            SamplingParams { max_tokens: 0, prompt_logprobs: Some(3), ..Default::default() };
+        let again = GenerateRequest { n: 1, params, ..fake::request(1, &whole, 1) };
+        let (ended, _) = run(kind, model, roomy(), &[again]);
+        let scores = &ended[0].1.prompt_logprobs;
+        assert_eq!((ended[0].1.finish, ended[0].1.tokens.len()), (FinishReason::Length, 0));
+        assert_eq!(scores[request.prompt.len() - 1..], heard.logprobs);
+    }
 }
 
 #[test]

@@ -75,6 +75,7 @@ impl Server {
             max_num_seqs: 16,
             max_step_tokens: 64,
             max_prefill_chunk: 64,
+            max_prompt_logits_rows: 16,
             max_model_len: NUM_TOKENS + 64,
             max_waiting: 16,
             prefix_caching: true,

@@ -84,7 +84,16 @@ impl Harness {
 fn output(id: u64, index: u32, token: Option<u32>, finish: Option<FinishReason>) -> StepOutput {
     let error = (finish == Some(FinishReason::Error)).then(|| "device lost".to_owned());
     let request = RequestId(id);
-    StepOutput { request, index, token, logprobs: None, finish, error, num_cached_tokens: 3 }
+    StepOutput {
+        request,
+        index,
+        token,
+        logprobs: None,
+        prompt_logprobs: Vec::new(),
+        finish,
+        error,
+        num_cached_tokens: 3,
+    }
 }
 
 /// The next event; none when the stream is closed.

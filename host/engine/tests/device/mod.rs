@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tenon_engine::{
-    Engine, EngineConfig, FinishReason, NewRequest, RequestId, Sampled, SamplingParams, StepOutput,
-    StepPlan,
+    Engine, EngineConfig, FinishReason, Logprob, NewRequest, RequestId, Sampled, SamplingParams,
+    StepOutput, StepPlan, TokenLogprobs,
 };
 
 /// Tokens are below; 0 ends a sequence.
@@ -20,6 +20,7 @@ pub fn config() -> EngineConfig {
         max_num_seqs: 4,
         max_step_tokens: 12,
         max_prefill_chunk: 8,
+        max_prompt_logits_rows: 4,
         max_model_len: 40,
         max_waiting: 200,
         prefix_caching: true,
@@ -51,6 +52,18 @@ pub fn expected(prompt: &[u32], index: u32, max_tokens: u32, max_len: usize) -> 
     tokens.split_off(prompt.len())
 }
 
+/// What the model says of `token` behind `context`; each context has a number of its own.
+pub fn score(context: &[u32], token: u32) -> TokenLogprobs {
+    let hash = context.iter().fold(7_u32, |h, &t| (h ^ t).wrapping_mul(0x0100_0193));
+    let chosen = Logprob { token, logprob: -((hash >> 9) as f32), rank: 1 };
+    TokenLogprobs { chosen, top: Vec::new() }
+}
+
+/// The log-probabilities of a whole prompt.
+pub fn scores(prompt: &[u32]) -> Vec<TokenLogprobs> {
+    (1..prompt.len()).map(|at| score(&prompt[..at], prompt[at])).collect()
+}
+
 #[derive(Debug, Clone)]
 struct Row {
     tokens: Vec<u32>,
@@ -58,6 +71,7 @@ struct Row {
     index: u32,
     request: RequestId,
     num_computed: usize,
+    max_len: usize,
 }
 
 /// A slot's content, and under which salt it was written.
@@ -123,7 +137,13 @@ impl Device {
                 })
                 .collect();
             assert_eq!(context, row.tokens[..end], "the KV cache holds something else");
-            assert_eq!(item.wants_logits, end == row.tokens.len());
+            let is_last = end == row.tokens.len();
+            assert_eq!(item.wants_logits, is_last && row.tokens.len() < row.max_len);
+            if !item.prompt_rows.is_empty() {
+                assert!(row.index == 0 && item.prompt_rows.start >= item.start);
+                let score = |p: u32| score(&context[..=p as usize], row.tokens[p as usize + 1]);
+                results.push(Sampled::Prompt(item.prompt_rows.clone().map(score).collect()));
+            }
             let (request, index) = (row.request, row.index);
             let row = self.rows.get_mut(&item.row.0).expect("it was read above");
             row.num_computed = end;
@@ -156,6 +176,7 @@ impl Device {
                 index: new.index,
                 request: new.request,
                 num_computed: usize::MAX,
+                max_len: new.max_len,
             };
             assert!(self.rows.insert(new.row.0, row).is_none(), "row {} is taken", new.row.0);
         }
@@ -172,7 +193,7 @@ impl Device {
 
     fn check_shares(&self, plan: &StepPlan, config: &EngineConfig, num_live: usize) {
         let mut seen = Vec::new();
-        let mut num_tokens = 0;
+        let (mut num_tokens, mut num_prompt_rows) = (0, 0);
         for item in &plan.scheduled {
             assert!(!seen.contains(&item.row), "a row is scheduled twice");
             seen.push(item.row);
@@ -180,7 +201,9 @@ impl Device {
             let cap = if num_live > 1 { config.max_prefill_chunk } else { usize::MAX };
             assert!(item.num_tokens as usize <= cap);
             num_tokens += item.num_tokens as usize;
+            num_prompt_rows += item.prompt_rows.len();
         }
+        assert!(num_prompt_rows <= config.max_prompt_logits_rows, "too many rows of logits");
         assert_eq!(num_tokens, plan.num_tokens);
         assert!(num_tokens <= config.max_step_tokens, "the budget is exceeded");
         for (id, row) in &self.rows {
@@ -202,6 +225,7 @@ impl Device {
 #[derive(Debug, Clone, Default)]
 pub struct Heard {
     pub tokens: Vec<u32>,
+    pub prompt: Vec<TokenLogprobs>,
     pub finish: Option<FinishReason>,
     pub num_cached: u32,
 }
@@ -211,6 +235,8 @@ pub struct Bench {
     pub engine: Engine,
     pub device: Device,
     pub heard: HashMap<(RequestId, u32), Heard>,
+    /// How many scores the first sequence of a request owes before anyone has a token.
+    num_owed: HashMap<RequestId, usize>,
     pub num_steps: usize,
 }
 
@@ -218,13 +244,19 @@ impl Bench {
     pub fn new(config: EngineConfig) -> Self {
         let device = Device::new(&config);
         let engine = Engine::new(config).expect("the configuration is valid");
-        Bench { engine, device, heard: HashMap::new(), num_steps: 0 }
+        let (heard, num_owed) = (HashMap::new(), HashMap::new());
+        Bench { engine, device, heard, num_owed, num_steps: 0 }
     }
 
     pub fn add(&mut self, id: u64, prompt: &[u32], n: u32, max_tokens: u32, salt: u32) {
+        self.add_with(id, prompt, n, SamplingParams { max_tokens, ..Default::default() }, salt);
+    }
+
+    pub fn add_with(&mut self, id: u64, prompt: &[u32], n: u32, params: SamplingParams, salt: u32) {
         let salt_text = (salt > 0).then(|| format!("salt {salt}"));
         self.device.salts.insert(RequestId(id), salt);
-        let params = SamplingParams { max_tokens, ..Default::default() };
+        let num_owed = if params.prompt_logprobs.is_some() { prompt.len() - 1 } else { 0 };
+        self.num_owed.insert(RequestId(id), num_owed);
         self.engine
             .add(NewRequest {
                 id: RequestId(id),
@@ -290,9 +322,15 @@ impl Bench {
     fn hear(&mut self, outputs: Vec<StepOutput>) {
         for output in outputs {
             let key = (output.request, output.index);
+            let first = &self.heard[&(output.request, 0)];
+            let is_scored =
+                first.prompt.len() + output.prompt_logprobs.len() == self.num_owed[&output.request];
+            let is_early = output.token.is_some() && !is_scored && first.finish.is_none();
+            assert!(!is_early, "{key:?} speaks before its prompt is scored");
             let heard = self.heard.get_mut(&key).expect("somebody asked");
             assert_eq!(heard.finish, None, "{key:?} speaks after its end");
             heard.tokens.extend(output.token);
+            heard.prompt.extend(output.prompt_logprobs);
             heard.finish = output.finish;
             heard.num_cached = output.num_cached_tokens;
         }

@@ -14,13 +14,15 @@ mod gumbel;
 mod logprobs;
 mod math;
 mod penalties;
+mod prompt_logprobs;
 mod stop_mask;
 
 use std::sync::Arc;
 
 use tenon_backend::BackendError;
-use tenon_engine::{Admitted, Row, Sampled, SamplingParams};
+use tenon_engine::{Admitted, Sampled, SamplingParams};
 
+use crate::batch::LogitsUse;
 use crate::rows::Rows;
 
 use allowed::AllowedTokens;
@@ -113,24 +115,36 @@ impl Sampler {
         Sampler { vocab_size, candidates, dry, raw: Vec::new() }
     }
 
-    /// Samples the next token of each of `owners`, whose logits are `[owners, vocab_size]`, and
-    /// appends it to the row. Logits without a usable maximum fail their own row only.
+    /// Does with the logits, `[sum of rows of uses, vocab_size]`, what `uses` say, in order: samples
+    /// a row's next token and appends it to the row, or says how likely its prompt was. Logits
+    /// without a usable maximum fail their own row only.
     pub fn sample(
         &mut self,
         rows: &mut Rows,
-        owners: &[Row],
+        uses: &[LogitsUse],
         logits: &mut [f32],
         results: &mut Vec<Sampled>,
     ) -> Result<(), BackendError> {
-        if logits.len() != owners.len() * self.vocab_size {
-            let (got, rows, width) = (logits.len(), owners.len(), self.vocab_size);
-            let message = format!("`{got}` logits came back for {rows} rows of {width}");
+        let num_rows: usize = uses.iter().map(LogitsUse::num_rows).sum();
+        if logits.len() != num_rows * self.vocab_size {
+            let (got, width) = (logits.len(), self.vocab_size);
+            let message = format!("`{got}` logits came back for {num_rows} rows of {width}");
             return Err(BackendError::Failed(message));
         }
-        for (&row, logits) in owners.iter().zip(logits.chunks_exact_mut(self.vocab_size)) {
-            let state = rows.row_mut(row);
+        let mut rest = logits;
+        for logits_use in uses {
+            let (logits, others) = rest.split_at_mut(logits_use.num_rows() * self.vocab_size);
+            rest = others;
+            let state = rows.row_mut(logits_use.row());
             let sampling = state.sampling.as_mut().expect("a scheduled row has an owner");
-            let result = self.sample_row(sampling, &state.tokens, logits);
+            let result = match logits_use {
+                LogitsUse::Next(_) => self.sample_row(sampling, &state.tokens, logits),
+                LogitsUse::Prompt(_, positions) => {
+                    let k = sampling.params.prompt_logprobs.unwrap_or(0) as usize;
+                    let next = &state.tokens[positions.start as usize + 1..][..positions.len()];
+                    prompt_logprobs::score(next, k, logits, &mut self.candidates)
+                }
+            };
             if let Sampled::Token { token, .. } = result {
                 sampling.push(token);
                 state.tokens.push(token);

@@ -3,7 +3,7 @@
 
 use super::*;
 use proptest::prelude::*;
-use tenon_engine::{RequestId, StepPlan, TokenBias};
+use tenon_engine::{RequestId, Row, StepPlan, TokenBias};
 
 const EOS: u32 = 0;
 
@@ -36,14 +36,14 @@ fn sample(params: SamplingParams, prompt: &[u32], output: &[u32], logits: &[f32]
     let mut results = Vec::new();
     let mut logits = logits.to_vec();
     let mut sampler = Sampler::new(logits.len());
-    sampler.sample(&mut rows, &[Row(0)], &mut logits, &mut results).unwrap();
+    sampler.sample(&mut rows, &[LogitsUse::Next(Row(0))], &mut logits, &mut results).unwrap();
     results.pop().unwrap()
 }
 
 fn token(sampled: &Sampled) -> u32 {
     match sampled {
         Sampled::Token { token, .. } => *token,
-        Sampled::Failed(error) => panic!("{error}"),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -108,7 +108,9 @@ fn draw_counts(params: &SamplingParams, logits: &[f32], num_draws: u64) -> Vec<u
         for _ in 0..50 {
             let mut results = Vec::new();
             let mut logits = logits.to_vec();
-            sampler.sample(&mut rows, &[Row(0)], &mut logits, &mut results).unwrap();
+            sampler
+                .sample(&mut rows, &[LogitsUse::Next(Row(0))], &mut logits, &mut results)
+                .unwrap();
             counts[token(&results[0]) as usize] += 1;
         }
     }
@@ -219,7 +221,9 @@ fn penalties_count_what_is_sampled() {
     let mut tokens = Vec::new();
     for _ in 0..3 {
         let mut results = Vec::new();
-        sampler.sample(&mut rows, &[Row(0)], &mut [1.0, 0.9, 0.8], &mut results).unwrap();
+        sampler
+            .sample(&mut rows, &[LogitsUse::Next(Row(0))], &mut [1.0, 0.9, 0.8], &mut results)
+            .unwrap();
         tokens.push(token(&results[0]));
     }
     assert_eq!(tokens, [0, 1, 2]);
@@ -247,7 +251,7 @@ fn bad_logits_fail_their_own_row() {
     let mut rows = rows(sequences);
     let mut logits =
         vec![1.0, 2.0, f32::NAN, 2.0, f32::INFINITY, 2.0, f32::NEG_INFINITY, f32::NEG_INFINITY];
-    let owners: Vec<Row> = (0..4).map(Row).collect();
+    let owners: Vec<LogitsUse> = (0..4).map(|i| LogitsUse::Next(Row(i))).collect();
     let mut results = Vec::new();
     Sampler::new(2).sample(&mut rows, &owners, &mut logits, &mut results).unwrap();
     assert_eq!(token(&results[0]), 1);
@@ -361,7 +365,7 @@ proptest! {
         for _ in 0..30 {
             let before = rows.row(Row(0)).tokens[start.len()..].to_vec();
             let mut results = Vec::new();
-            sampler.sample(&mut rows, &[Row(0)], &mut logits.clone(), &mut results).unwrap();
+            sampler.sample(&mut rows, &[LogitsUse::Next(Row(0))], &mut logits.clone(), &mut results).unwrap();
             // As it would be after a preemption.
             prop_assert_eq!(&results[0], &sample(params.clone(), &start, &before, &logits));
         }
@@ -406,7 +410,8 @@ proptest! {
         let mut rows = rows(owned.collect());
         let mut order: Vec<usize> = (0..sequences.len()).collect();
         order.rotate_left(rotation % sequences.len());
-        let owners: Vec<Row> = order.iter().map(|&i| Row(i as u32)).collect();
+        let next = |&i: &usize| LogitsUse::Next(Row(i as u32));
+        let owners: Vec<LogitsUse> = order.iter().map(next).collect();
         let mut logits: Vec<f32> = order.iter().flat_map(|&i| sequences[i].3.clone()).collect();
         let mut results = Vec::new();
         Sampler::new(200).sample(&mut rows, &owners, &mut logits, &mut results).unwrap();

@@ -24,6 +24,7 @@ pub fn config() -> EngineConfig {
         max_num_seqs: 8,
         max_step_tokens: 32,
         max_prefill_chunk: 16,
+        max_prompt_logits_rows: 12,
         max_model_len: 64,
         max_waiting: 100,
         prefix_caching: true,
@@ -225,6 +226,7 @@ pub type Ended = ((u64, u32), Heard);
 pub struct Heard {
     pub tokens: Vec<u32>,
     pub logprobs: Vec<TokenLogprobs>,
+    pub prompt_logprobs: Vec<TokenLogprobs>,
     pub finish: FinishReason,
     pub error: Option<String>,
 }
@@ -248,11 +250,13 @@ pub fn hear(outputs: &Receiver<Vec<StepOutput>>, count: usize) -> Vec<Ended> {
             let heard = open.entry(key).or_insert_with(|| Heard {
                 tokens: Vec::new(),
                 logprobs: Vec::new(),
+                prompt_logprobs: Vec::new(),
                 finish: FinishReason::Length,
                 error: None,
             });
             heard.tokens.extend(output.token);
             heard.logprobs.extend(output.logprobs.map(|l| *l));
+            heard.prompt_logprobs.extend(output.prompt_logprobs);
             if let Some(finish) = output.finish {
                 ended.push((key, Heard { finish, error: output.error, ..heard.clone() }));
             }

@@ -73,6 +73,7 @@ impl Setup {
             max_num_seqs: 16,
             max_step_tokens: 512,
             max_prefill_chunk: 256,
+            max_prompt_logits_rows: 16,
             max_model_len: self.max_model_len,
             max_waiting: self.max_waiting,
             prefix_caching: true,
