@@ -23,6 +23,7 @@ use crate::wire::chat_response::{
     FunctionDelta, Message, TokenLogprob, finish,
 };
 use crate::wire::fields::Fields;
+use crate::wire::prompt_logprobs::PromptLogprobs;
 use crate::wire::sampling::Bounds;
 use crate::wire::usage::Usage;
 use crate::{parser_choice, prompt};
@@ -97,6 +98,7 @@ struct Answer {
     n: u32,
     has_logprobs: bool,
     include_reasoning: bool,
+    prompt_logprobs: Option<u32>,
     tokens_as_ids: bool,
     return_token_ids: bool,
     /// What each answer begins with.
@@ -113,6 +115,7 @@ impl Answer {
             n: request.sampling.n,
             has_logprobs: request.logprobs.is_some(),
             include_reasoning: request.include_reasoning,
+            prompt_logprobs: request.sampling.prompt_logprobs,
             tokens_as_ids: request.sampling.tokens_as_ids,
             return_token_ids: request.sampling.return_token_ids,
             echo: request.echoed().to_owned(),
@@ -153,10 +156,12 @@ async fn unary(
     if !answer.echo.is_empty() {
         folded.iter_mut().for_each(|f| f.message.content = Some(answer.echo.clone()));
     }
+    let mut prompt = Vec::new();
     while let Some(ChoiceEvent { choice, event }) = next_or_end(state, &mut generation).await? {
         let folded = &mut folded[choice as usize];
         folded.message.add(&event);
         match event {
+            StreamEvent::Prompt(tokens) => prompt.extend(tokens),
             StreamEvent::Token(token) => folded.tokens.push(token),
             StreamEvent::TokenId(id) => folded.token_ids.push(id),
             StreamEvent::Finished(finished) => {
@@ -188,6 +193,11 @@ async fn unary(
         model: &state.model.id,
         choices: choices.collect(),
         usage: answer.usage(&finished),
+        prompt_logprobs: answer.prompt_logprobs.map(|k| PromptLogprobs {
+            tokens: &prompt,
+            k,
+            as_ids: answer.tokens_as_ids,
+        }),
         prompt_token_ids: answer.prompt_token_ids(),
     };
     let mut response = Json(body).into_response();
@@ -325,7 +335,8 @@ impl Render for ChatStream {
                     self.delta(choice, delta, None, out);
                 }
             }
-            StreamEvent::Content(_) | StreamEvent::Reasoning(_) => {}
+            // Log-probabilities of the prompt are refused in streams.
+            StreamEvent::Content(_) | StreamEvent::Reasoning(_) | StreamEvent::Prompt(_) => {}
             StreamEvent::ToolBegin { index, id, name } => {
                 self.begin(choice, None, out);
                 let function = FunctionDelta { name: Some(&name), arguments: "" };

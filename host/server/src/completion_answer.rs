@@ -4,16 +4,17 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
-use tenon_chat::stream::{Finished, StreamEvent};
+use tenon_chat::stream::{Finished, StreamEvent, TokenInfo};
 
 use crate::chat::next_or_end;
 use crate::error::ApiError;
 use crate::generation::{ChoiceEvent, Generation, failure};
 use crate::sse::{Render, data};
 use crate::state::{ModelCard, ServerState, random_id};
-use crate::wire::chat_response::finish;
+use crate::wire::chat_response::{finish, named};
 use crate::wire::completion_request::CompletionRequest;
 use crate::wire::completion_response::{CompletionBody, CompletionChoice, CompletionLogprobs};
+use crate::wire::prompt_logprobs::PromptLogprobs;
 use crate::wire::usage::Usage;
 
 /// What answers may show of a prompt.
@@ -22,6 +23,17 @@ pub(crate) struct ShownPrompt {
     pub tokens: Arc<[u32]>,
     /// What `echo` puts in front; empty without.
     pub echo: String,
+    /// The first token is no part of the echo: the tokenizer put it there.
+    hides_first: bool,
+    /// All tokens but the first, as far as they came, for `prompt_logprobs`.
+    scores: Vec<TokenInfo>,
+}
+
+impl ShownPrompt {
+    /// See the fields.
+    pub fn new(tokens: Arc<[u32]>, echo: String, hides_first: bool) -> ShownPrompt {
+        ShownPrompt { tokens, echo, hides_first, scores: Vec::new() }
+    }
 }
 
 /// One choice, as it grows. In a stream, what has not gone out yet.
@@ -56,7 +68,10 @@ pub(crate) struct Answer {
     /// Choices that are generated per prompt, and those that are answered.
     n: u32,
     num_kept: u32,
-    has_logprobs: bool,
+    /// With how many of the likeliest, if at all.
+    logprobs: Option<u32>,
+    prompt_logprobs: Option<u32>,
+    echoes_logprobs: bool,
     tokens_as_ids: bool,
     return_token_ids: bool,
     choices: Vec<Choice>,
@@ -73,7 +88,7 @@ impl Answer {
         let choices = prompts.iter().flat_map(|prompt| {
             (0..n).map(|_| Choice { text: prompt.echo.clone(), ..Choice::default() })
         });
-        Answer {
+        let mut answer = Answer {
             choices: choices.collect(),
             state,
             id: random_id("cmpl-"),
@@ -81,9 +96,45 @@ impl Answer {
             prompts,
             n,
             num_kept: request.num_kept,
-            has_logprobs: request.logprobs.is_some(),
+            logprobs: request.logprobs,
+            prompt_logprobs: request.sampling.prompt_logprobs,
+            echoes_logprobs: request.echo && request.logprobs.is_some(),
             tokens_as_ids: request.sampling.tokens_as_ids,
             return_token_ids: request.sampling.return_token_ids,
+        };
+        if answer.echoes_logprobs {
+            answer.begin_echoes();
+        }
+        answer
+    }
+
+    /// The first token of each prompt, which has no log-probability.
+    fn begin_echoes(&mut self) {
+        for (at, choice) in self.choices.iter_mut().enumerate() {
+            let prompt = &self.prompts[at / self.n as usize];
+            let first = prompt.tokens[0];
+            let bytes = self.state.tokenizer.token_bytes(first).unwrap_or_default();
+            let text = String::from_utf8_lossy(bytes).into_owned();
+            choice.offset = if prompt.hides_first { 0 } else { text.chars().count() };
+            choice.logprobs.push_first(named(text, first, self.tokens_as_ids));
+        }
+    }
+
+    /// More of the tokens of a prompt, for all of its choices.
+    fn add_prompt(&mut self, prompt: usize, tokens: Vec<TokenInfo>) {
+        if self.echoes_logprobs {
+            let k = self.logprobs.unwrap_or(0) as usize;
+            let n = self.n as usize;
+            for choice in &mut self.choices[prompt * n..(prompt + 1) * n] {
+                for token in &tokens {
+                    let (chosen, top) = (token.chosen.clone(), token.top.iter().take(k).cloned());
+                    let token = TokenInfo { chosen, top: top.collect() };
+                    choice.logprobs.push(token, &mut choice.offset, self.tokens_as_ids);
+                }
+            }
+        }
+        if self.prompt_logprobs.is_some() {
+            self.prompts[prompt].scores.extend(tokens);
         }
     }
 
@@ -110,6 +161,9 @@ impl Answer {
 
     /// Adds an event to its choice.
     fn add(&mut self, ChoiceEvent { choice, event }: ChoiceEvent) {
+        if let StreamEvent::Prompt(tokens) = event {
+            return self.add_prompt((choice / self.n) as usize, tokens);
+        }
         let choice = &mut self.choices[choice as usize];
         match event {
             // Without a parser all text is content; the other texts could not be lost either way.
@@ -118,13 +172,15 @@ impl Answer {
             }
             StreamEvent::Token(token) => {
                 choice.log_probability += f64::from(token.chosen.logprob);
-                if self.has_logprobs {
+                if self.logprobs.is_some() {
                     choice.logprobs.push(token, &mut choice.offset, self.tokens_as_ids);
                 }
             }
             StreamEvent::TokenId(id) => choice.token_ids.push(id),
             StreamEvent::Finished(finished) => choice.finished = Some(finished),
-            StreamEvent::ToolBegin { .. } | StreamEvent::ToolArgs { .. } => {}
+            StreamEvent::Prompt(_)
+            | StreamEvent::ToolBegin { .. }
+            | StreamEvent::ToolArgs { .. } => {}
         }
     }
 
@@ -151,7 +207,7 @@ impl Answer {
             at,
             is_first: !std::mem::replace(&mut choice.has_begun, true),
             text: std::mem::take(&mut choice.text),
-            logprobs: self.has_logprobs.then_some(logprobs),
+            logprobs: self.logprobs.is_some().then_some(logprobs),
             token_ids: self.return_token_ids.then_some(token_ids),
         }
     }
@@ -160,7 +216,8 @@ impl Answer {
     fn choice<'a>(&'a self, index: usize, taken: &'a mut Taken) -> CompletionChoice<'a> {
         let finished = self.choices[taken.at].finished.as_ref();
         let (finish_reason, stop_reason) = finished.map(finish).unzip();
-        let prompt = &self.prompts[taken.at / self.n as usize].tokens;
+        let prompt = &self.prompts[taken.at / self.n as usize];
+        let as_ids = self.tokens_as_ids;
         CompletionChoice {
             index: index as u32,
             logprobs: taken.logprobs.take(),
@@ -169,7 +226,12 @@ impl Answer {
             finish_reason,
             stop_reason: stop_reason.flatten(),
             extension_fault: None,
-            prompt_token_ids: (self.return_token_ids && taken.is_first).then_some(prompt),
+            prompt_logprobs: self.prompt_logprobs.map(|k| PromptLogprobs {
+                tokens: &prompt.scores,
+                k,
+                as_ids,
+            }),
+            prompt_token_ids: (self.return_token_ids && taken.is_first).then_some(&prompt.tokens),
         }
     }
 }
@@ -228,7 +290,10 @@ impl Render for CompletionStream {
     fn event(&mut self, event: ChoiceEvent, out: &mut Vec<u8>) {
         let index = event.choice;
         // Log-probabilities and ids wait for the text of their tokens.
-        let waits = matches!(event.event, StreamEvent::Token(_) | StreamEvent::TokenId(_));
+        let waits = matches!(
+            event.event,
+            StreamEvent::Prompt(_) | StreamEvent::Token(_) | StreamEvent::TokenId(_)
+        );
         self.answer.add(event);
         if !waits {
             self.flush(index, out);

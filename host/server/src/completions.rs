@@ -80,13 +80,18 @@ fn prepare(state: &ServerState, body: &[u8]) -> Result<Prepared, ApiError> {
         let default = Some(DEFAULT_MAX_TOKENS);
         let context = state.model.max_model_len;
         let params = request.sampling.bind_context(tokens.len(), context, default, &param)?;
+        // What the tokenizer puts in front is a token, but not part of the client's text.
+        let is_own = request.sampling.add_special_tokens.unwrap_or(true)
+            && state.tokenizer.adds_bos()
+            && text.is_some()
+            && !is_cut;
         let echo = match text.filter(|_| !is_cut) {
             _ if !request.echo => String::new(),
             Some(text) => text,
             None => prompt::detokenize(state, &tokens, &param)?,
         };
         let tokens: Arc<[u32]> = tokens.into();
-        shown.push(ShownPrompt { tokens: tokens.clone(), echo });
+        shown.push(ShownPrompt::new(tokens.clone(), echo, is_own));
         prompts.push(PromptRequest { prompt: tokens, params });
     }
     Ok(Prepared { request, prompts, shown })

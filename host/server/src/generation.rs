@@ -27,7 +27,8 @@ const SAME_STEP: Duration = Duration::from_micros(50);
 pub(crate) struct PromptRequest {
     /// Not empty.
     pub prompt: Arc<[u32]>,
-    /// With `max_tokens` bound to the context; 0 asks for nothing to be generated.
+    /// With `max_tokens` bound to the context; 0 asks for nothing to be generated, and without
+    /// log-probabilities of the prompt for nothing at all.
     pub params: SamplingParams,
 }
 
@@ -62,7 +63,8 @@ impl Generation {
     ) -> Result<Generation, ApiError> {
         let mut streams = Vec::with_capacity(prompts.len());
         for prompt in prompts {
-            let stream = if prompt.params.max_tokens == 0 {
+            let is_empty = prompt.params.max_tokens == 0 && prompt.params.prompt_logprobs.is_none();
+            let stream = if is_empty {
                 EngineStream::empty(state, sampling.n)
             } else {
                 EngineStream::submit(state, prompt, sampling, parser.clone(), param)?
@@ -210,6 +212,9 @@ impl EngineStream {
 
     /// Keeps the books: times, ends, faults.
     fn observe(&mut self, event: &IndexedEvent) {
+        if matches!(event.event, StreamEvent::Prompt(_)) {
+            return; // nothing was generated yet
+        }
         let now = Instant::now();
         let metrics = &self.state.metrics;
         let Some(times) = self.times.get_mut(event.index as usize) else { return };

@@ -77,6 +77,7 @@ impl ChatRequest {
         sampling.max_tokens = newer.or(older);
         let logprobs = logprobs(fields)?;
         sampling.params.logprobs = logprobs;
+        sampling.params.prompt_logprobs = sampling.prompt_logprobs;
         let continue_final_message = fields.flag("continue_final_message", false)?;
         let asked = fields.take::<bool>("add_generation_prompt")?;
         if continue_final_message && asked == Some(true) {
@@ -239,6 +240,7 @@ mod tests {
             "repetition_detection",
             "length_penalty",
             "use_beam_search",
+            "prompt_logprobs",
             "truncate_prompt_tokens",
             "truncation_side",
             "return_token_ids",
@@ -317,6 +319,11 @@ mod tests {
             (json!({"cache_salt": ""}), "cache_salt"),
             (json!({"length_penalty": 2}), "length_penalty"),
             (json!({"length_penalty": "a"}), "length_penalty"),
+            (json!({"prompt_logprobs": -1}), "prompt_logprobs"),
+            (json!({"prompt_logprobs": 1000}), "prompt_logprobs"),
+            (json!({"prompt_logprobs": true}), "prompt_logprobs"),
+            (json!({"prompt_logprobs": 1, "stream": true}), "prompt_logprobs"),
+            (json!({"logprobs": true, "top_logprobs": -1}), "top_logprobs"),
             (json!({"use_beam_search": true}), "use_beam_search"),
             (json!({"thinking_token_budget": 5}), "thinking_token_budget"),
             (json!({"return_token_offsets": true}), "return_token_offsets"),

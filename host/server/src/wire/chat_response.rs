@@ -7,6 +7,7 @@ use serde::Serialize;
 use tenon_chat::fold::ChatMessage;
 use tenon_chat::stream::{Finish, Finished, StopReason, TokenInfo, TokenText};
 
+use super::prompt_logprobs::PromptLogprobs;
 use super::usage::Usage;
 use crate::state::ReasoningField;
 
@@ -28,6 +29,9 @@ pub(crate) struct ChatResponse<'a> {
     pub choices: Vec<ChatChoice>,
     /// Of all choices.
     pub usage: Usage,
+    /// When asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_logprobs: Option<PromptLogprobs<'a>>,
     /// With `return_token_ids`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_token_ids: Option<&'a [u32]>,

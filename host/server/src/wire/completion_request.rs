@@ -63,12 +63,8 @@ impl CompletionRequest {
         // The best are found by their log-probabilities.
         sampling.params.logprobs = logprobs.or((best_of > num_kept).then_some(0));
         let echo = fields.flag("echo", false)?;
-        if echo && logprobs.is_some() {
-            return Err(ApiError::unsupported(
-                "echo",
-                "together with `logprobs`: log-probabilities of the prompt are not computed",
-            ));
-        }
+        // An echo has log-probabilities, too.
+        sampling.params.prompt_logprobs = sampling.prompt_logprobs.max(logprobs.filter(|_| echo));
         let streaming = Streaming::take(fields)?;
         if streaming.stream && best_of > num_kept {
             return Err(ApiError::invalid(
@@ -156,6 +152,17 @@ mod tests {
     }
 
     #[test]
+    fn an_echo_asks_for_the_prompts_log_probabilities() {
+        let asked = |extra: Value| take(extra).unwrap().sampling.params.prompt_logprobs;
+        assert_eq!(asked(json!({"prompt": "a", "echo": true})), None);
+        assert_eq!(asked(json!({"prompt": "a", "logprobs": 3})), None);
+        assert_eq!(asked(json!({"prompt": "a", "echo": true, "logprobs": 3})), Some(3));
+        let both = json!({"prompt": "a", "echo": true, "logprobs": 3, "prompt_logprobs": 7});
+        assert_eq!(asked(both), Some(7));
+        assert_eq!(asked(json!({"prompt": "a", "prompt_logprobs": 0})), Some(0));
+    }
+
+    #[test]
     fn best_of_generates_more_than_it_answers() {
         let sizes = |extra: Value| {
             let request = take(extra).unwrap();
@@ -188,7 +195,9 @@ mod tests {
             (json!({"prompt": "a", "suffix": "b"}), "suffix"),
             (json!({"prompt": "a", "logprobs": 6}), "logprobs"),
             (json!({"prompt": "a", "logprobs": true}), "logprobs"),
-            (json!({"prompt": "a", "echo": true, "logprobs": 1}), "echo"),
+            (json!({"prompt": "a", "echo": 1}), "echo"),
+            (json!({"prompt": "a", "prompt_logprobs": 21}), "prompt_logprobs"),
+            (json!({"prompt": "a", "prompt_logprobs": 0, "stream": true}), "prompt_logprobs"),
             (json!({"prompt": "a", "tool_call_parser": "x"}), "tool_call_parser"),
             (json!({"prompt": "a", "max_tokens": -1}), "max_tokens"),
         ];

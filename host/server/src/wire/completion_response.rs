@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use tenon_chat::stream::TokenInfo;
 
 use super::chat_response::{FaultBody, StopReasonBody, finite, named};
+use super::prompt_logprobs::PromptLogprobs;
 use super::usage::Usage;
 
 /// The whole body, or one `data:` line.
@@ -42,6 +43,9 @@ pub(crate) struct CompletionChoice<'a> {
     /// Never set on this endpoint today; the same key as in chat.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub extension_fault: Option<FaultBody>,
+    /// When asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_logprobs: Option<PromptLogprobs<'a>>,
     /// With `return_token_ids`; in a chunk, those since the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_ids: Option<Vec<u32>>,
@@ -54,10 +58,11 @@ pub(crate) struct CompletionChoice<'a> {
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct CompletionLogprobs {
     tokens: Vec<String>,
-    token_logprobs: Vec<f32>,
+    /// None for the first token of an echoed prompt, here and below.
+    token_logprobs: Vec<Option<f32>>,
     /// Token to log-probability; the chosen one is always in it.
-    top_logprobs: Vec<Map<String, Value>>,
-    /// In characters from the start of the generated text.
+    top_logprobs: Vec<Option<Map<String, Value>>>,
+    /// In characters from the start of the text, an echo included.
     text_offset: Vec<usize>,
 }
 
@@ -73,9 +78,17 @@ impl CompletionLogprobs {
         }
         self.text_offset.push(*offset);
         *offset += token.chosen.text.chars().count();
-        self.token_logprobs.push(finite(token.chosen.logprob));
+        self.token_logprobs.push(Some(finite(token.chosen.logprob)));
         self.tokens.push(named(token.chosen.text, token.chosen.id, as_ids));
-        self.top_logprobs.push(top);
+        self.top_logprobs.push(Some(top));
+    }
+
+    /// Adds the first token of a prompt, which nothing predicted.
+    pub fn push_first(&mut self, name: String) {
+        self.text_offset.push(0);
+        self.token_logprobs.push(None);
+        self.tokens.push(name);
+        self.top_logprobs.push(None);
     }
 
     /// No token yet?

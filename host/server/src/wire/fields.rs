@@ -45,6 +45,11 @@ impl Fields {
         Ok(self.take::<bool>(name)?.unwrap_or(default))
     }
 
+    /// Is a field that was not taken yet `true`?
+    pub fn is_true(&self, name: &str) -> bool {
+        self.0.get(name) == Some(&Value::Bool(true))
+    }
+
     /// Takes a number in a range (inclusive), as the engine's `f32`.
     pub fn number(
         &mut self,

@@ -7,6 +7,7 @@ pub(crate) mod completion_request;
 pub(crate) mod completion_response;
 pub(crate) mod fields;
 pub(crate) mod messages;
+pub(crate) mod prompt_logprobs;
 pub(crate) mod repetition;
 pub(crate) mod sampling;
 pub(crate) mod tools;

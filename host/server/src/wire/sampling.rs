@@ -24,6 +24,8 @@ const MAX_BIAS: f64 = 100.0;
 const MAX_BAD_WORDS: usize = engine_params::MAX_BAD_WORDS / 2;
 /// Bytes of one bad word: with a space in front it has fewer tokens than the engine takes.
 const MAX_BAD_WORD_BYTES: usize = 256;
+/// Most alternatives per position of the prompt.
+const MAX_PROMPT_LOGPROBS: i64 = 20;
 /// Bytes of `cache_salt`.
 const MAX_SALT_BYTES: usize = 256;
 
@@ -39,7 +41,7 @@ pub(crate) struct Bounds {
 /// The shared fields, checked.
 #[derive(Debug, Clone)]
 pub(crate) struct Sampling {
-    /// All but `max_tokens`, `logprobs` and what needs a tokenizer, which the endpoint sets.
+    /// All but `max_tokens`, both kinds of log-probabilities and what needs a tokenizer, which the endpoint sets.
     pub params: SamplingParams,
     /// As asked; the endpoint knows its default and the context.
     pub max_tokens: Option<u32>,
@@ -62,6 +64,8 @@ pub(crate) struct Sampling {
     pub add_special_tokens: Option<bool>,
     /// Cut the prompt?
     pub truncation: Option<Truncation>,
+    /// Log-probabilities of the prompt, with the top k.
+    pub prompt_logprobs: Option<u32>,
     /// Ids of prompt and output beside the text.
     pub return_token_ids: bool,
     /// Log-probabilities name tokens `token_id:ID`.
@@ -95,7 +99,6 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("guided_grammar", "leave it out"),
     ("guided_decoding_backend", "leave it out"),
     ("use_beam_search", "use `n` with a temperature"),
-    ("prompt_logprobs", "leave it out"),
     ("prompt_embeds", "send text or token ids"),
     ("logits_processors", "leave it out"),
     ("thinking_token_budget", "use `max_tokens`"),
@@ -156,6 +159,7 @@ impl Sampling {
             cache_salt,
             add_special_tokens: fields.take("add_special_tokens")?,
             truncation: Truncation::take(fields)?,
+            prompt_logprobs: prompt_logprobs(fields)?,
             return_token_ids: fields.flag("return_token_ids", false)?,
             tokens_as_ids: fields.flag("return_tokens_as_token_ids", false)?,
         })
@@ -321,6 +325,17 @@ fn params(fields: &mut Fields, bounds: &Bounds) -> Result<SamplingParams, ApiErr
     p.allowed_token_ids = allowed_token_ids(fields, bounds.vocab_size)?;
     p.stop_token_ids = stop_token_ids(fields, bounds.vocab_size)?;
     Ok(p)
+}
+
+/// Log-probabilities of the prompt are part of a body only.
+fn prompt_logprobs(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
+    const NAME: &str = "prompt_logprobs";
+    let k = fields.integer(NAME, 0..=MAX_PROMPT_LOGPROBS)?;
+    if k.is_some() && fields.is_true("stream") {
+        let message = format!("`{NAME}` cannot be streamed; send `\"stream\": false`");
+        return Err(ApiError::invalid(NAME, message));
+    }
+    Ok(k.map(|k| k as u32))
 }
 
 /// Any 64-bit integer, signed or not.

@@ -57,7 +57,6 @@ async fn fields_of_completions() {
         (json!({"prompt": vec!["a"; 20000]}), "prompt"),
         (json!({"prompt": "a", "stop": vec!["a"; 100_000]}), "stop"),
         (json!({"prompt": "a", "suffix": "b"}), "suffix"),
-        (json!({"prompt": "a", "echo": true, "logprobs": 1}), "echo"),
         (json!({"prompt": "a", "logprobs": 9}), "logprobs"),
         (json!({"prompt": vec!["a"; 20], "n": 100}), "n"),
         (json!({"prompt": "a".repeat(3000)}), "prompt"),

@@ -12,6 +12,7 @@ mod leaving;
 mod lifecycle;
 mod masks;
 mod parser;
+mod prompt_logprobs;
 mod rig;
 mod same;
 mod sampling;
