@@ -116,10 +116,6 @@ pub struct Attention {
 pub struct AttentionRows<'a> {
     /// Queries.
     pub q: &'a [f32],
-    /// Keys of the step's tokens.
-    pub k: &'a [f32],
-    /// Values of the step's tokens.
-    pub v: &'a [f32],
     /// Written.
     pub out: &'a mut [f32],
 }
@@ -148,28 +144,28 @@ impl Attention {
         })
     }
 
-    /// Writes the step's keys and values to the cache, then attends.
+    /// Attends to the cache, which has the step's keys and values.
     pub fn run(
         &mut self,
         pool: &mut Pool,
         isa: Isa,
-        cache: &mut KvCache,
+        cache: &KvCache,
         op: &AttentionOp,
         inputs: &StepInputs<'_>,
         rows: AttentionRows<'_>,
     ) {
         match cache {
             KvCache::F32(all) => {
-                self.run_layer(pool, isa, &mut all[op.place.buffer], op, inputs, rows);
+                self.run_layer(pool, isa, &all[op.place.buffer], op, inputs, rows);
             }
             KvCache::Bf16(all) => {
-                self.run_layer(pool, isa, &mut all[op.place.buffer], op, inputs, rows);
+                self.run_layer(pool, isa, &all[op.place.buffer], op, inputs, rows);
             }
             KvCache::F16(all) => {
-                self.run_layer(pool, isa, &mut all[op.place.buffer], op, inputs, rows);
+                self.run_layer(pool, isa, &all[op.place.buffer], op, inputs, rows);
             }
             KvCache::Int8(all) => {
-                self.run_layer(pool, isa, &mut all[op.place.buffer], op, inputs, rows);
+                self.run_layer(pool, isa, &all[op.place.buffer], op, inputs, rows);
             }
         }
     }
@@ -178,12 +174,11 @@ impl Attention {
         &mut self,
         pool: &mut Pool,
         isa: Isa,
-        cache: &mut LayerCache<E>,
+        cache: &LayerCache<E>,
         op: &AttentionOp,
         inputs: &StepInputs<'_>,
         rows: AttentionRows<'_>,
     ) {
-        write_kv(pool, cache, op.place.group, inputs, rows.k, rows.v);
         let (num_kv_heads, head_dim) = (cache.num_kv_heads, cache.head_dim);
         let padded = padded_dim(head_dim);
         let longest = inputs.seqs.iter().map(|s| s.context_len as usize).max().unwrap_or(0);
@@ -191,7 +186,7 @@ impl Attention {
         self.list_tiles(op, (num_kv_heads, head_dim), inputs, pool.num_threads(), partitions);
         let context = TileContext {
             isa,
-            cache: &*cache,
+            cache,
             op,
             window: op.window,
             kv_group: op.place.group,
@@ -273,29 +268,6 @@ impl Attention {
 
 /// Least floats that a kept partial result of one row takes, without its two statistics.
 const GROUP_FLOATS: usize = cache::GROUP;
-
-fn write_kv<E: KvElement>(
-    pool: &mut Pool,
-    cache: &mut LayerCache<E>,
-    kv_group: usize,
-    inputs: &StepInputs<'_>,
-    k: &[f32],
-    v: &[f32],
-) {
-    let width = cache.num_kv_heads * cache.head_dim;
-    let num_tokens = inputs.token_ids.len();
-    let slots = &inputs.slot_mapping[kv_group * num_tokens..][..num_tokens];
-    let writer = cache.writer();
-    let writer = &writer;
-    for_rows(pool, num_tokens, width, |start, rows| {
-        for (token, &slot) in slots.iter().enumerate().skip(start).take(rows) {
-            let row = token * width..(token + 1) * width;
-            // SAFETY: the step's slots were checked to lie in the pool, and to be those of the
-            // block tables; tokens of one step have different slots.
-            unsafe { writer.write(slot as usize, &k[row.clone()], &v[row]) };
-        }
-    });
-}
 
 fn finish(isa: Isa, state: RowState<'_>, out: &mut [f32]) {
     kernels::scaled(isa, out, state.acc, 1.0 / state.stats.sum);

@@ -19,6 +19,7 @@ mod packed;
 mod plan;
 mod pool;
 mod rotary;
+mod steps;
 #[cfg(test)]
 mod testing;
 

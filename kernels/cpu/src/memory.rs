@@ -74,6 +74,11 @@ impl<T: Plain> Buffer<T> {
         Ok(Buffer { ptr, len, source: Source::Allocated(layout) })
     }
 
+    /// For threads that write disjoint parts while others hold no reference to them.
+    pub fn shared(&self) -> SharedPtr<T> {
+        SharedPtr(self.ptr.as_ptr())
+    }
+
     #[cfg(target_os = "linux")]
     fn mapped(len: usize, bytes: usize, huge: bool) -> Option<Self> {
         use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};

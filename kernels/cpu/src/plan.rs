@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use tenon_backend::layout::LayerPlace;
 use tenon_backend::quant::dequantize_row;
 use tenon_backend::{
     Activation, BackendError, BufferId, DType, KvLayout, Op, PrepareOptions, Program, RopeTable,
@@ -68,8 +69,10 @@ pub enum Step {
     HeadNorm { buf: Place, weight: Vector, eps: f32 },
     /// See [`Op::Rope`].
     Rope { buf: Place, head_dim: usize, rope: usize },
-    /// See [`Op::Attention`].
-    Attention { op: AttentionOp, q: Place, k: Place, v: Place, out: Place },
+    /// The first part of [`Op::Attention`]: keys and values to the cache.
+    WriteKv { place: LayerPlace, k: Place, v: Place },
+    /// The other part.
+    Attention { op: AttentionOp, q: Place, out: Place },
     /// See [`Op::GatedMlp`].
     GatedMlp { gate: Place, up: Place, out: Place, act: Activation },
     /// See [`Op::TakeLogitsRows`].
@@ -117,7 +120,7 @@ impl Plan {
             vectors: &mut vectors,
             known: &mut known,
         };
-        let steps = program.ops.iter().map(|op| lowering.step(op)).collect();
+        let steps = program.ops.iter().flat_map(|op| lowering.steps(op)).collect();
         let mut vector_memory = Buffer::zeroed(vectors.len(), "norm weights")?;
         vector_memory.copy_from_slice(&vectors);
         let embedded = program.ops.iter().filter_map(|op| match op {
@@ -272,6 +275,18 @@ impl Lowering<'_> {
         vector
     }
 
+    fn steps(&mut self, op: &Op) -> Vec<Step> {
+        let Op::Attention { layer, q, k, v, out, num_heads, scale, softcap } = op else {
+            return vec![self.step(op)];
+        };
+        let place = self.layout.layers[*layer];
+        let window = self.program.kv_layers[*layer].window;
+        let (num_heads, scale, softcap) = (*num_heads, *scale, *softcap);
+        let op = AttentionOp { place, window, num_heads, scale, softcap };
+        let write = Step::WriteKv { place, k: self.at(*k), v: self.at(*v) };
+        vec![write, Step::Attention { op, q: self.at(*q), out: self.at(*out) }]
+    }
+
     fn step(&mut self, op: &Op) -> Step {
         match op {
             Op::Embed { weight, scale, out } => {
@@ -312,19 +327,7 @@ impl Lowering<'_> {
             Op::Rope { buf, head_dim, rope } => {
                 Step::Rope { buf: self.at(*buf), head_dim: *head_dim, rope: rope.0 as usize }
             }
-            Op::Attention { layer, q, k, v, out, num_heads, scale, softcap } => Step::Attention {
-                op: AttentionOp {
-                    place: self.layout.layers[*layer],
-                    window: self.program.kv_layers[*layer].window,
-                    num_heads: *num_heads,
-                    scale: *scale,
-                    softcap: *softcap,
-                },
-                q: self.at(*q),
-                k: self.at(*k),
-                v: self.at(*v),
-                out: self.at(*out),
-            },
+            Op::Attention { .. } => unreachable!("it is two steps"),
             Op::GatedMlp { gate, up, out, act } => Step::GatedMlp {
                 gate: self.at(*gate),
                 up: self.at(*up),

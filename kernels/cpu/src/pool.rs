@@ -1,15 +1,17 @@
 //! A persistent pool of threads for work of microseconds: one job at a time, cut into tasks.
 //!
-//! The thread that calls [`Pool::run`] is worker 0. Tasks are claimed one by one, and a job ends
-//! when its tasks are done, not when every worker has seen it: a worker that the system has put
-//! aside delays nobody. Idle workers spin for a moment, then yield, then park, so that a busy
-//! machine is not made worse.
+//! The thread that calls [`Pool::run`] is worker 0. Each worker has a share of consecutive tasks,
+//! which it claims from the front, and when that is done takes tasks from the back of others'. So
+//! memory is read in long runs, claims rarely meet, and a job ends when its tasks are done, not
+//! when every worker has seen it: a worker that the system has put aside delays nobody. Idle
+//! workers spin for a moment, then yield, then park, so that a busy machine is not made worse.
+//! A pool of as many threads as the process may use CPUs gives each its own: left alone on a busy
+//! machine, the scheduler may keep them all on one.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
-};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use std::thread::{JoinHandle, Thread};
 
 /// Rounds of waiting with a pause instruction each: about 20 µs.
@@ -18,9 +20,8 @@ const SPIN_ROUNDS: u32 = 1000;
 const YIELD_ROUNDS: u32 = 500;
 /// Elements that one thread handles in about the time that a job costs.
 const LIGHT_ELEMENTS: usize = 16 << 10;
-/// Low bits of `Shared::claim`: tasks that nobody has claimed yet. The others count jobs.
-const REMAINING_BITS: u32 = 24;
-const REMAINING_MASK: u64 = (1 << REMAINING_BITS) - 1;
+/// Bits of each end of a share's claimed tasks in [`Shared::shares`].
+const END_BITS: u32 = 32;
 
 type TaskFn = unsafe fn(*const (), usize, usize);
 
@@ -28,13 +29,13 @@ type TaskFn = unsafe fn(*const (), usize, usize);
 struct Line<T>(T);
 
 struct Shared {
-    /// Job number in the high bits, unclaimed tasks in the low ones. A claim is a compare-exchange
-    /// that takes one task: its success proves that the job is still the current one.
-    claim: Line<AtomicU64>,
+    /// `[workers]` tasks of each worker's share that nobody has claimed: the first one in the low
+    /// half, one past the last one in the high half. A claim is a compare-exchange that moves one
+    /// end: what it finds is of the current job, which cannot end before the task is done.
+    shares: Vec<Line<AtomicU64>>,
     /// Tasks of the job that are not done yet.
     pending: Line<AtomicU32>,
-    /// The job: written before `claim` publishes it, read after a successful claim.
-    num_tasks: AtomicUsize,
+    /// The job: written before `shares` publish it, read after a successful claim.
     data: AtomicPtr<()>,
     task: AtomicPtr<()>,
     /// A task panicked.
@@ -49,6 +50,13 @@ pub struct Pool {
     shared: Arc<Shared>,
     threads: Vec<Thread>,
     handles: Vec<JoinHandle<()>>,
+    /// Worker `i` runs on `cpus[i]`; empty: wherever the system wants.
+    cpus: Vec<usize>,
+}
+
+thread_local! {
+    /// Whether this thread was given a CPU.
+    static IS_PINNED: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Pool {
@@ -56,25 +64,40 @@ impl Pool {
     pub fn new(num_threads: usize) -> std::io::Result<Self> {
         let parked = (1..num_threads).map(|_| Line(AtomicBool::new(false))).collect();
         let shared = Arc::new(Shared {
-            claim: Line(AtomicU64::new(0)),
+            shares: (0..num_threads).map(|_| Line(AtomicU64::new(0))).collect(),
             pending: Line(AtomicU32::new(0)),
-            num_tasks: AtomicUsize::new(0),
             data: AtomicPtr::new(std::ptr::null_mut()),
             task: AtomicPtr::new(std::ptr::null_mut()),
             panicked: AtomicBool::new(false),
             shutdown: AtomicBool::new(false),
             parked,
         });
-        let mut pool = Pool { shared, threads: Vec::new(), handles: Vec::new() };
+        let allowed = cpu::allowed();
+        let cpus = if allowed.len() == num_threads { allowed } else { Vec::new() };
+        let mut pool = Pool { shared, threads: Vec::new(), handles: Vec::new(), cpus };
         for worker in 1..num_threads {
             let shared = pool.shared.clone();
-            let handle = std::thread::Builder::new()
-                .name(format!("tenon-cpu-{worker}"))
-                .spawn(move || shared.work(worker))?;
+            let cpu = pool.cpus.get(worker).copied();
+            let handle = std::thread::Builder::new().name(format!("tenon-cpu-{worker}")).spawn(
+                move || {
+                    cpu.into_iter().for_each(cpu::pin);
+                    shared.work(worker);
+                },
+            )?;
             pool.threads.push(handle.thread().clone());
             pool.handles.push(handle);
         }
         Ok(pool)
+    }
+
+    /// Gives the calling thread, worker 0 of the jobs to come, its CPU. Threads that it starts
+    /// later inherit that: for threads that do nothing else than run steps.
+    pub fn pin_caller(&self) {
+        if let Some(&cpu) = self.cpus.first()
+            && !IS_PINNED.replace(true)
+        {
+            cpu::pin(cpu);
+        }
     }
 
     /// Workers, the caller included.
@@ -95,16 +118,19 @@ impl Pool {
             // SAFETY: `data` is the `task` of a `run` that waits for this call to end.
             unsafe { (*data.cast::<F>())(index, worker) }
         }
-        assert!(num_tasks as u64 <= REMAINING_MASK, "{num_tasks} tasks in one job");
+        let num_tasks = u32::try_from(num_tasks).expect("a job is cut into fewer tasks");
         let shared = &*self.shared;
-        shared.num_tasks.store(num_tasks, Ordering::Relaxed);
         shared.data.store((&raw const task).cast_mut().cast(), Ordering::Relaxed);
         shared.task.store(call::<F> as TaskFn as *mut (), Ordering::Relaxed);
-        shared.pending.0.store(num_tasks as u32, Ordering::Relaxed);
-        let job = (shared.claim.0.load(Ordering::Relaxed) >> REMAINING_BITS).wrapping_add(1);
-        shared.claim.0.store(job << REMAINING_BITS | num_tasks as u64, Ordering::Release);
+        shared.pending.0.store(num_tasks, Ordering::Relaxed);
+        let workers = shared.shares.len() as u64;
+        for (worker, share) in shared.shares.iter().enumerate().rev() {
+            let end = |worker: u64| worker * u64::from(num_tasks) / workers;
+            let worker = worker as u64;
+            share.0.store(end(worker) | end(worker + 1) << END_BITS, Ordering::Release);
+        }
         self.wake();
-        while shared.run_one(0) {}
+        shared.run_all(0);
         let mut rounds = 0;
         while shared.pending.0.load(Ordering::Acquire) != 0 {
             pause(&mut rounds);
@@ -151,27 +177,52 @@ impl Drop for Pool {
 }
 
 impl Shared {
-    // Claims and runs one task, if any is left.
-    fn run_one(&self, worker: usize) -> bool {
-        let mut claim = self.claim.0.load(Ordering::Acquire);
-        loop {
-            if claim & REMAINING_MASK == 0 {
-                return false;
-            }
-            let next = claim - 1;
-            let (won, lost) = (Ordering::AcqRel, Ordering::Acquire);
-            match self.claim.0.compare_exchange_weak(claim, next, won, lost) {
-                Ok(_) => break,
-                Err(now) => claim = now,
+    // Runs what is left of the worker's own share, then of the others'; false when nothing was.
+    fn run_all(&self, worker: usize) -> bool {
+        let mut num_done = 0;
+        while let Some(index) = self.claim(worker, true) {
+            self.run_one(index, worker);
+            num_done += 1;
+        }
+        let others = (1..self.shares.len()).map(|i| (worker + i) % self.shares.len());
+        for other in others {
+            while let Some(index) = self.claim(other, false) {
+                self.run_one(index, worker);
+                num_done += 1;
             }
         }
-        let remaining = (claim & REMAINING_MASK) as usize;
-        let index = self.num_tasks.load(Ordering::Relaxed) - remaining;
+        if num_done > 0 {
+            self.pending.0.fetch_sub(num_done, Ordering::Release);
+        }
+        num_done > 0
+    }
+
+    // One task of a share: its first or its last.
+    fn claim(&self, share: usize, first: bool) -> Option<usize> {
+        let share = &self.shares[share].0;
+        let mut found = share.load(Ordering::Acquire);
+        loop {
+            let (start, end) = (found & u64::from(u32::MAX), found >> END_BITS);
+            if start >= end {
+                return None;
+            }
+            let (index, next) =
+                if first { (start, found + 1) } else { (end - 1, found - (1 << END_BITS)) };
+            let (won, lost) = (Ordering::AcqRel, Ordering::Acquire);
+            match share.compare_exchange_weak(found, next, won, lost) {
+                Ok(_) => return Some(index as usize),
+                Err(now) => found = now,
+            }
+        }
+    }
+
+    // A task that was claimed.
+    fn run_one(&self, index: usize, worker: usize) {
         let data = self.data.load(Ordering::Relaxed);
         let task = self.task.load(Ordering::Relaxed);
         let result = catch_unwind(AssertUnwindSafe(|| {
             // SAFETY: the claim succeeded, so the job that stored these pointers is current, and
-            // its `run` does not return before this task is counted as done below.
+            // its `run` does not return before this task is counted as done.
             unsafe {
                 let task = std::mem::transmute::<*mut (), TaskFn>(task);
                 task(data, index, worker);
@@ -180,14 +231,17 @@ impl Shared {
         if result.is_err() {
             self.panicked.store(true, Ordering::Relaxed);
         }
-        self.pending.0.fetch_sub(1, Ordering::Release);
-        true
+    }
+
+    fn has_tasks(&self, worker: usize) -> bool {
+        let share = self.shares[worker].0.load(Ordering::Relaxed);
+        share & u64::from(u32::MAX) < share >> END_BITS
     }
 
     fn work(&self, worker: usize) {
         let mut rounds = 0;
         while !self.shutdown.load(Ordering::Relaxed) {
-            if self.run_one(worker) {
+            if self.has_tasks(worker) && self.run_all(worker) {
                 rounds = 0;
             } else if rounds < SPIN_ROUNDS + YIELD_ROUNDS {
                 pause(&mut rounds);
@@ -203,13 +257,42 @@ impl Shared {
         parked.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         while parked.load(Ordering::Relaxed)
-            && self.claim.0.load(Ordering::Relaxed) & REMAINING_MASK == 0
+            && !self.has_tasks(worker)
             && !self.shutdown.load(Ordering::SeqCst)
         {
             std::thread::park();
         }
         parked.store(false, Ordering::Relaxed);
     }
+}
+
+#[cfg(target_os = "linux")]
+mod cpu {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+    /// CPUs that this thread may run on.
+    pub fn allowed() -> Vec<usize> {
+        let set = sched_getaffinity(None).unwrap_or_default();
+        (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()
+    }
+
+    /// Keeps the calling thread on `cpu`.
+    pub fn pin(cpu: usize) {
+        let mut set = CpuSet::new();
+        set.set(cpu);
+        if let Err(error) = sched_setaffinity(None, &set) {
+            tracing::debug!(cpu, %error, "a thread could not be given a CPU");
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod cpu {
+    pub fn allowed() -> Vec<usize> {
+        Vec::new()
+    }
+
+    pub fn pin(_: usize) {}
 }
 
 fn pause(rounds: &mut u32) {

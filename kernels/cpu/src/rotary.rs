@@ -42,18 +42,19 @@ impl Rotary {
         });
     }
 
-    /// Rotates the heads of `buf`, `[num_tokens, width]`.
+    /// Rotates the heads of `buf`, rows from `first` on of `[num_tokens, width]`.
     pub fn rotate(
         &self,
         pool: &mut Pool,
         isa: Isa,
+        first: usize,
         buf: &mut [f32],
         width: usize,
         head_dim: usize,
     ) {
         let pairs = self.table.inv_freq.len();
         for_rows_mut(pool, buf, width, |start, rows| {
-            let values = self.values[start * 2 * pairs..].chunks_exact(2 * pairs);
+            let values = self.values[(first + start) * 2 * pairs..].chunks_exact(2 * pairs);
             for (row, values) in rows.chunks_exact_mut(width).zip(values) {
                 let (cos, sin) = values.split_at(pairs);
                 rotate(isa, row, head_dim, self.table.style, cos, sin);

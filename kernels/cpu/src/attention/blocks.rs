@@ -1,15 +1,38 @@
-//! Whole blocks of the cache: copied to other blocks, or to bytes and back. And single slots, for
-//! blocks that are not whole groups.
+//! What goes into the cache and out of it: a step's tokens, whole blocks (copied to other blocks,
+//! or to bytes and back), and single slots, for blocks that are not whole groups.
 
-use tenon_backend::BlockCopy;
+use tenon_backend::layout::LayerPlace;
+use tenon_backend::{BlockCopy, StepInputs};
 
 use super::KvCache;
 use super::cache::{
     GROUP, GroupPtrs, KvElement, LayerCache, key_at, key_dim, padded_dim, value_at,
 };
+use crate::elementwise::for_rows;
 use crate::memory::Plain;
+use crate::pool::Pool;
 
 impl KvCache {
+    /// Stores keys and values (`[rows, num_kv_heads * head_dim]` each) of the step's tokens from
+    /// `first` on at their slots.
+    pub fn write(
+        &self,
+        pool: &mut Pool,
+        place: LayerPlace,
+        inputs: &StepInputs<'_>,
+        first: usize,
+        (keys, values): (&[f32], &[f32]),
+    ) {
+        let slots = &inputs.slot_mapping[place.group * inputs.token_ids.len() + first..];
+        let at = place.buffer;
+        match self {
+            KvCache::F32(all) => all[at].write_all(pool, slots, keys, values),
+            KvCache::Bf16(all) => all[at].write_all(pool, slots, keys, values),
+            KvCache::F16(all) => all[at].write_all(pool, slots, keys, values),
+            KvCache::Int8(all) => all[at].write_all(pool, slots, keys, values),
+        }
+    }
+
     /// Copies blocks of `block_size` slots in all buffers, in order.
     pub fn copy_blocks(&mut self, block_size: usize, copies: &[BlockCopy]) {
         for copy in copies {
@@ -98,6 +121,18 @@ impl<R: Plain> GroupMut<'_, R> {
 }
 
 impl<E: KvElement> LayerCache<E> {
+    fn write_all(&self, pool: &mut Pool, slots: &[u32], keys: &[f32], values: &[f32]) {
+        let width = self.num_kv_heads * self.head_dim;
+        for_rows(pool, keys.len() / width, width, |start, rows| {
+            for (row, &slot) in slots.iter().enumerate().skip(start).take(rows) {
+                let row = row * width..(row + 1) * width;
+                // SAFETY: the step's slots were checked to lie in the pool, and to be those of the
+                // block tables; tokens of one step have different slots.
+                unsafe { self.write(slot as usize, &keys[row.clone()], &values[row]) };
+            }
+        });
+    }
+
     fn slot_bytes(&self) -> usize {
         let elements = key_dim::<E>(self.head_dim) + padded_dim(self.head_dim);
         let scales = if E::SCALED { 2 * size_of::<f32>() } else { 0 };

@@ -11,7 +11,7 @@ use tenon_backend::{BackendError, KvDType, KvLayer, PrepareOptions};
 
 use crate::linear::half_to_f32;
 use crate::math::round_to_int;
-use crate::memory::{Buffer, Plain, SharedPtr};
+use crate::memory::{Buffer, Plain};
 
 /// Slots of a group.
 pub const GROUP: usize = 16;
@@ -175,18 +175,6 @@ impl<E: KvElement> LayerCache<E> {
         })
     }
 
-    /// For writing tokens on several threads.
-    pub fn writer(&mut self) -> CacheWriter<E> {
-        CacheWriter {
-            num_kv_heads: self.num_kv_heads,
-            head_dim: self.head_dim,
-            keys: SharedPtr::new(&mut self.keys),
-            values: SharedPtr::new(&mut self.values),
-            key_scales: SharedPtr::new(&mut self.key_scales),
-            value_scales: SharedPtr::new(&mut self.value_scales),
-        }
-    }
-
     /// A head's group, by the number of the group in the pool.
     pub fn group(&self, group: usize, head: usize) -> GroupPtrs<E::Raw> {
         let index = (group * self.num_kv_heads + head) * GROUP;
@@ -200,24 +188,11 @@ impl<E: KvElement> LayerCache<E> {
     }
 }
 
-/// Writes tokens to a layer; tokens of different slots may be written at the same time.
-pub struct CacheWriter<E: KvElement> {
-    num_kv_heads: usize,
-    head_dim: usize,
-    keys: SharedPtr<E::Raw>,
-    values: SharedPtr<E::Raw>,
-    key_scales: SharedPtr<f32>,
-    value_scales: SharedPtr<f32>,
-}
-
-// SAFETY: the pointers are written through by `write` alone, whose callers keep slots apart.
-unsafe impl<E: KvElement> Sync for CacheWriter<E> {}
-
-impl<E: KvElement> CacheWriter<E> {
+impl<E: KvElement> LayerCache<E> {
     /// Stores one token's rows, each `[num_kv_heads * head_dim]`.
     ///
     /// # Safety
-    /// `slot` is within the pool, and no other thread writes it or reads it now.
+    /// `slot` is within the pool, and no other thread writes it or reads its group now.
     pub unsafe fn write(&self, slot: usize, key: &[f32], value: &[f32]) {
         let (dim, padded, lane) = (self.head_dim, padded_dim(self.head_dim), slot % GROUP);
         for head in 0..self.num_kv_heads {
@@ -226,8 +201,8 @@ impl<E: KvElement> CacheWriter<E> {
             let (key_scale, value_scale) = (Scale::of::<E>(key), Scale::of::<E>(value));
             // SAFETY: all are elements of the slot, which is within the pool.
             unsafe {
-                let keys = self.keys.at(index * key_dim::<E>(dim));
-                let values = self.values.at(index * padded);
+                let keys = self.keys.shared().at(index * key_dim::<E>(dim));
+                let values = self.values.shared().at(index * padded);
                 for d in 0..dim {
                     let key = E::store(key[d], key_scale.inverse);
                     keys.add(key_at::<E>(d, lane)).write(key);
@@ -235,8 +210,8 @@ impl<E: KvElement> CacheWriter<E> {
                     values.add(value_at::<E>(padded, lane, d)).write(value);
                 }
                 if E::SCALED {
-                    self.key_scales.at(index + lane).write(key_scale.scale);
-                    self.value_scales.at(index + lane).write(value_scale.scale);
+                    self.key_scales.shared().at(index + lane).write(key_scale.scale);
+                    self.value_scales.shared().at(index + lane).write(value_scale.scale);
                 }
             }
         }

@@ -10,7 +10,6 @@ mod float;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
 
-use half::bf16;
 use tenon_backend::KvDType;
 
 use super::cache::{GROUP, GroupPtrs, KvElement, padded_dim};
@@ -69,24 +68,27 @@ pub struct Queries<'a> {
     pub offsets: [i32; MAX_ROWS],
 }
 
-/// Writes query row `row` of `rows` (scaled, `head_dim` long) to `out`.
+/// Writes query row `row` of `rows`, times `scale`, to `out`.
 pub fn put_query<E: KvElement>(
     isa: Isa,
     row: usize,
     rows: usize,
-    q: impl Fn(usize) -> f32,
-    dim: usize,
+    q: &[f32],
+    scale: f32,
     out: &mut Queries<'_>,
 ) {
+    let dim = q.len();
+    assert!(row < rows && out.words.len() >= dim.next_multiple_of(E::PACK) * rows);
     match Way::of::<E>(isa) {
         Way::Float => (0..dim.next_multiple_of(E::PACK)).for_each(|d| {
-            out.words[d * rows + row] = if d < dim { q(d) } else { 0.0 };
+            out.words[d * rows + row] = if d < dim { q[d] * scale } else { 0.0 };
         }),
-        Way::Pairs => (0..dim.div_ceil(2)).for_each(|i| {
-            let bits = |d| if d < dim { u32::from(bf16::from_f32(q(d)).to_bits()) } else { 0 };
-            out.words[i * rows + row] = f32::from_bits(bits(2 * i) | bits(2 * i + 1) << 16);
-        }),
-        Way::Codes => codes::put_query(row, rows, q, dim, out),
+        // SAFETY: the way is taken on machines that have the instructions, and lengths are checked.
+        #[cfg(target_arch = "x86_64")]
+        Way::Pairs => unsafe { pairs::put_query(row, rows, q, scale, out.words) },
+        #[cfg(not(target_arch = "x86_64"))]
+        Way::Pairs => unreachable!("no instruction set here has these dot products"),
+        Way::Codes => codes::put_query(row, rows, |d| q[d] * scale, dim, out),
     }
 }
 

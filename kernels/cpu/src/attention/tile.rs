@@ -135,18 +135,14 @@ impl<E: KvElement> TileContext<'_, E> {
         }
     }
 
-    // Scales the tile's queries and lays them out; rows that only pad the tile are zero.
+    // Scales the tile's queries and lays them out.
     fn load_queries(&self, item: &Item, padded_rows: usize, scratch: &mut Scratch<'_>) {
         let (dim, scale) = (self.cache.head_dim, self.op.scale);
         for row in 0..padded_rows {
-            if row < item.num_rows {
-                let (token, head) = self.token_and_head(item, row);
-                let q = &self.q[(token * self.op.num_heads + head) * dim..][..dim];
-                let q = |d: usize| q[d] * scale;
-                put_query::<E>(self.isa, row, padded_rows, q, dim, &mut scratch.q);
-            } else {
-                put_query::<E>(self.isa, row, padded_rows, |_| 0.0, dim, &mut scratch.q);
-            }
+            // The rows that only pad repeat the last one: their results are not used.
+            let (token, head) = self.token_and_head(item, row.min(item.num_rows - 1));
+            let q = &self.q[(token * self.op.num_heads + head) * dim..][..dim];
+            put_query::<E>(self.isa, row, padded_rows, q, scale, &mut scratch.q);
         }
     }
 

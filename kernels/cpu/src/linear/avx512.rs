@@ -127,9 +127,12 @@ unsafe fn dot_q6_k(
     }
 }
 
-/// How far ahead of the block that is used weights are asked for. One core only fills the memory
-/// bus with more lines in flight than it looks ahead by itself.
-const PREFETCH_BYTES: usize = 4096;
+/// How far ahead of the block that is used weights are asked for, to the second-level cache: one
+/// core only fills the memory bus with more lines in flight than it looks ahead by itself, and more
+/// than its first level can wait for.
+const PREFETCH_BYTES: usize = 8192;
+/// How far ahead they are asked for to the first level.
+const NEAR_BYTES: usize = 1024;
 
 // Asks for the part of later stripes (or panels: they follow) that corresponds to block `b`.
 #[target_feature(enable = "avx512f")]
@@ -147,7 +150,8 @@ fn prefetch<const F: u8>(panel: *const u8, b: usize) {
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn prefetch_line(used: *const u8) {
-    _mm_prefetch::<_MM_HINT_T0>(used.wrapping_add(PREFETCH_BYTES).cast());
+    _mm_prefetch::<_MM_HINT_T1>(used.wrapping_add(PREFETCH_BYTES).cast());
+    _mm_prefetch::<_MM_HINT_T0>(used.wrapping_add(NEAR_BYTES).cast());
 }
 
 // SAFETY: block `b` is within the stripe, which is of encoding `F`.

@@ -56,7 +56,7 @@ pub struct Shape {
     pub bias: bool,
     pub head_norm: bool,
     pub window: Option<u32>,
-    /// Every so manieth layer has no window; 0: all have it.
+    /// The last of each run of so many layers has no window; 0: all have it.
     pub full_every: usize,
     pub softcap: Option<f32>,
     pub style: RopeStyle,

@@ -21,6 +21,34 @@ fn pairs(x: __m512i) -> __m512bh {
     unsafe { std::mem::transmute::<__m512i, __m512bh>(x) }
 }
 
+/// See [`super::put_query`].
+///
+/// # Safety
+/// `words` holds `q.len() / 2`, rounded up, times `rows`, and `row` is below `rows`.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+pub unsafe fn put_query(row: usize, rows: usize, q: &[f32], scale: f32, words: &mut [f32]) {
+    let scale = _mm512_set1_ps(scale);
+    let out = words.as_mut_ptr().wrapping_add(row);
+    for (i, q) in q.chunks(2 * GROUP).enumerate() {
+        let mask = |first: usize| {
+            let count = q.len().saturating_sub(first).min(GROUP);
+            ((1u32 << count) - 1) as __mmask16
+        };
+        let mut pairs = [0.0f32; GROUP];
+        // SAFETY: the masks keep reads within the queries, and by this function's contract.
+        unsafe {
+            let low = _mm512_maskz_loadu_ps(mask(0), q.as_ptr());
+            let high = _mm512_maskz_loadu_ps(mask(GROUP), q.as_ptr().wrapping_add(GROUP));
+            let both = _mm512_cvtne2ps_pbh(_mm512_mul_ps(high, scale), _mm512_mul_ps(low, scale));
+            let both = std::mem::transmute::<__m512bh, __m512i>(both);
+            _mm512_storeu_si512(pairs.as_mut_ptr().cast(), both);
+            for (j, pair) in pairs.iter().enumerate().take(q.len().div_ceil(2)) {
+                *out.add((i * GROUP + j) * rows) = *pair;
+            }
+        }
+    }
+}
+
 /// [`super::scores`] for `T` rows; `q` is `[dim / 2][T]` of pairs.
 ///
 /// # Safety
