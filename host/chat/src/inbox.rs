@@ -19,7 +19,9 @@ pub(crate) enum Message {
     Open(Box<StreamSpec>, StopStrings),
     /// The client left.
     Close(RequestId),
-    Step(Vec<StepOutput>),
+    Output(StepOutput),
+    /// The engine will say nothing more.
+    FailAll(String),
 }
 
 /// The worker is gone or going.
@@ -47,14 +49,20 @@ impl Inbox {
         self.add(self.lock(), message)
     }
 
-    /// Waits while [`MAX_QUEUED_STEPS`] are queued, until the worker takes them.
-    pub fn push_step(&self, outputs: Vec<StepOutput>) -> Result<(), Closed> {
+    /// Waits while [`MAX_QUEUED_STEPS`] are queued, until the worker takes them. Once the queue has
+    /// grown to what is usual, it allocates nothing.
+    pub fn push_step(&self, outputs: impl Iterator<Item = StepOutput>) -> Result<(), Closed> {
         let mut state = self.lock();
         while state.num_steps >= MAX_QUEUED_STEPS && !state.is_closed {
             state = self.taken.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+        if state.is_closed {
+            return Err(Closed);
+        }
         state.num_steps += 1;
-        self.add(state, Message::Step(outputs))
+        state.messages.extend(outputs.map(Message::Output));
+        self.wake(state);
+        Ok(())
     }
 
     /// Waits for messages and swaps them for the empty `batch`. False: closed and empty.
@@ -87,12 +95,16 @@ impl Inbox {
             return Err(Closed);
         }
         state.messages.push(message);
+        self.wake(state);
+        Ok(())
+    }
+
+    fn wake(&self, mut state: MutexGuard<'_, State>) {
         let wake = mem::take(&mut state.is_worker_asleep);
         drop(state);
         if wake {
             self.filled.notify_one();
         }
-        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -109,18 +121,31 @@ mod tests {
 
     use super::*;
 
+    fn step() -> impl Iterator<Item = StepOutput> {
+        std::iter::once(StepOutput {
+            request: RequestId(1),
+            index: 0,
+            token: Some(1),
+            logprobs: None,
+            prompt_logprobs: Vec::new(),
+            finish: None,
+            error: None,
+            num_cached_tokens: 0,
+        })
+    }
+
     #[test]
     fn a_full_inbox_waits_for_its_worker_and_a_closed_one_for_nobody() {
         let inbox = Arc::new(Inbox::default());
         for _ in 0..MAX_QUEUED_STEPS {
-            inbox.push_step(vec![]).unwrap();
+            inbox.push_step(step()).unwrap();
         }
         inbox.push(Message::Close(RequestId(1))).unwrap();
         let (sender, pushed) = mpsc::channel();
         let engine = thread::spawn({
             let inbox = inbox.clone();
             move || {
-                inbox.push_step(vec![]).unwrap();
+                inbox.push_step(step()).unwrap();
                 sender.send(()).unwrap();
             }
         });
@@ -135,9 +160,9 @@ mod tests {
         pushed.recv().unwrap();
         engine.join().unwrap();
 
-        inbox.push_step(vec![]).unwrap();
+        inbox.push_step(step()).unwrap();
         inbox.close();
-        assert!(inbox.push_step(vec![]).is_err());
+        assert!(inbox.push_step(step()).is_err());
         assert!(inbox.push(Message::Close(RequestId(1))).is_err());
         assert!(inbox.take(&mut batch));
         batch.clear();

@@ -125,6 +125,8 @@ pub enum Finish {
     ToolCalls,
     /// Aborted by the client's leaving or by the server.
     Abort,
+    /// The request's time was over.
+    Deadline,
     /// `Finished::error` says why.
     Error,
 }

@@ -209,6 +209,7 @@ impl TextSide {
                 End::Engine(FinishReason::Length) => Finish::Length,
                 End::Engine(FinishReason::Repetition) => Finish::Repetition,
                 End::Engine(FinishReason::Abort) => Finish::Abort,
+                End::Engine(FinishReason::Deadline) => Finish::Deadline,
                 End::Engine(FinishReason::Error) => Finish::Error,
                 End::Engine(FinishReason::Stop(_)) | End::StopString(_) => {
                     if self.call_ids.is_empty() { Finish::Stop } else { Finish::ToolCalls }

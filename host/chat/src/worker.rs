@@ -161,23 +161,21 @@ impl OutputWorkers {
     /// [`MAX_QUEUED_STEPS`] steps behind, until it takes the next ones:
     /// that is bounded by the deadlines of the sessions that it owns, each of which can spend its
     /// own once.
-    pub fn deliver(&self, outputs: Vec<StepOutput>) {
-        if outputs.is_empty() {
-            return;
-        }
-        // Errors: the workers are going, nobody reads.
-        if let [inbox] = self.inboxes.as_slice() {
-            let _ = inbox.push_step(outputs);
-            return;
-        }
-        let mut parts: Vec<Vec<StepOutput>> = self.inboxes.iter().map(|_| Vec::new()).collect();
-        for output in outputs {
-            parts[self.worker_of(output.request)].push(output);
-        }
-        for (inbox, part) in self.inboxes.iter().zip(parts) {
-            if !part.is_empty() {
-                let _ = inbox.push_step(part);
+    pub fn deliver(&self, outputs: &mut Vec<StepOutput>) {
+        for (index, inbox) in self.inboxes.iter().enumerate() {
+            let is_its = |output: &StepOutput| self.worker_of(output.request) == index;
+            if outputs.iter().any(is_its) {
+                // Errors: the worker is going, nobody reads.
+                let _ = inbox.push_step(outputs.extract_if(.., |output| is_its(output)));
             }
+        }
+    }
+
+    /// The engine will say nothing more: ends all streams with this error behind what was
+    /// delivered.
+    pub fn fail_all(&self, error: &str) {
+        for inbox in &self.inboxes {
+            let _ = inbox.push(Message::FailAll(error.to_owned()));
         }
     }
 
@@ -250,13 +248,12 @@ impl Worker {
                 match message {
                     Message::Open(spec, stop) => self.open(*spec, &stop),
                     Message::Close(request) => self.remove(request),
-                    Message::Step(outputs) => {
-                        outputs.iter().for_each(|output| self.accept(output));
-                    }
+                    Message::Output(output) => self.accept(&output),
+                    Message::FailAll(error) => self.end_all(FinishReason::Error, Some(&error)),
                 }
             }
         }
-        self.end_all();
+        self.end_all(FinishReason::Abort, None);
     }
 
     fn open(&mut self, spec: StreamSpec, stop: &StopStrings) {
@@ -311,7 +308,7 @@ impl Worker {
         }
     }
 
-    fn end_all(&mut self) {
+    fn end_all(&mut self, finish: FinishReason, error: Option<&str>) {
         let ids: Vec<_> = self.streams.keys().copied().collect();
         for request in ids {
             let num = self.streams.get(&request).map_or(0, |request| request.sequences.len());
@@ -322,8 +319,8 @@ impl Worker {
                     token: None,
                     logprobs: None,
                     prompt_logprobs: Vec::new(),
-                    finish: Some(FinishReason::Abort),
-                    error: None,
+                    finish: Some(finish),
+                    error: error.map(str::to_owned),
                     num_cached_tokens: 0,
                 });
             }

@@ -69,6 +69,17 @@ pub enum BackendArg {
     Reference,
 }
 
+/// Who comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PolicyArg {
+    /// By arrival
+    Fcfs,
+    /// By the requests' `priority`, lower first
+    Priority,
+    /// The API key that was served least, by `--tenant-weights`
+    Fair,
+}
+
 /// The model and how it runs.
 #[derive(Debug, Clone, Args)]
 pub struct ModelArgs {
@@ -113,6 +124,17 @@ pub struct ModelArgs {
     #[arg(long, value_name = "N", default_value_t = 512, env = "TENON_MAX_NUM_BATCHED_TOKENS")]
     #[arg(value_parser = between(1, 1 << 20))]
     pub max_num_batched_tokens: usize,
+    /// Who comes first
+    #[arg(long, value_enum, default_value = "fcfs", env = "TENON_SCHEDULING_POLICY")]
+    pub scheduling_policy: PolicyArg,
+    /// How many times as long the next token of a running stream may take while a prompt is being
+    /// computed; 0: any
+    #[arg(long, value_name = "FACTOR", default_value_t = 2.0, env = "TENON_PREFILL_SLOWDOWN")]
+    #[arg(value_parser = slowdown)]
+    pub prefill_slowdown: f64,
+    /// Seconds after which a step that does not end makes the server unhealthy; 0: never
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, env = "TENON_STALL_TIMEOUT")]
+    pub stall_timeout: u64,
     /// Do not reuse the keys and values of equal prompt beginnings
     #[arg(long)]
     pub no_enable_prefix_caching: bool,
@@ -143,6 +165,15 @@ pub struct ServeArgs {
     #[arg(long, value_name = "KEY", env = "TENON_API_KEY", hide_env_values = true)]
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub api_key: Vec<String>,
+    /// Shares of the API keys under `--scheduling-policy fair`, in their order [default: 1 each]
+    #[arg(long, value_name = "N,…", value_delimiter = ',', env = "TENON_TENANT_WEIGHTS")]
+    #[arg(value_parser = value_parser!(u32).range(1..=65_536))]
+    pub tenant_weights: Vec<u32>,
+    /// Seconds that a request may take before it ends with an error; a client may set less with
+    /// the header `x-request-timeout-ms` [default: any]
+    #[arg(long, value_name = "SECONDS", env = "TENON_REQUEST_TIMEOUT")]
+    #[arg(value_parser = value_parser!(u64).range(1..))]
+    pub request_timeout: Option<u64>,
     /// Key for the extension routes; without it they answer 403
     #[arg(long, value_name = "KEY", env = "TENON_ADMIN_KEY", hide_env_values = true)]
     pub admin_key: Option<String>,
@@ -266,6 +297,14 @@ pub struct DoctorArgs {
     /// Machine-readable
     #[arg(long)]
     pub json: bool,
+}
+
+/// A factor that a step may slow down by.
+fn slowdown(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(factor) if factor == 0.0 || (1.1..=1e6).contains(&factor) => Ok(factor),
+        _ => Err("use 0, or a factor from 1.1 to 1000000".into()),
+    }
 }
 
 /// A number from `low` to `high`: clap's refusal names the flag and both.

@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tenon_backend::{Backend, KvDType, PrepareOptions, WeightMode};
 use tenon_chat::template::{ChatTemplate, TemplateTokens};
 use tenon_chat::worker::{Abort, OutputConfig, OutputWorkers};
-use tenon_engine::{EngineConfig, StepOutput};
+use tenon_engine::{EngineConfig, SchedulingPolicy, StepOutput};
 use tenon_model::ArchChoice;
 use tenon_runner::handle::RunnerHandle;
 use tenon_runner::load::{LoadOptions, LoadedModel, load_model};
@@ -18,7 +18,7 @@ use tenon_runner::worker::{OutputSink, WorkerConfig, WorkerThread, spawn};
 use tenon_scripted::ScriptedBackend;
 use tenon_text::Tokenizer;
 
-use crate::args::{BackendArg, DTypeArg, KvDTypeArg, ModelArgs};
+use crate::args::{BackendArg, DTypeArg, KvDTypeArg, ModelArgs, PolicyArg};
 use crate::doctor::memory_available;
 use crate::script::ScriptFile;
 
@@ -124,7 +124,7 @@ pub fn launch_engine(
     spinner.set_message(format!("preparing {}", source.name));
     let (prepared, _) = prepare_source(args, source, num_sequences, num_sequences)?;
     let Prepared { config, backend, name, lines } = prepared;
-    let (runner, thread) = spawn(config, backend, outputs)?;
+    let (runner, thread) = spawn(config, backend, outputs, Box::new(|_| {}))?;
     thread.wait_ready()?;
     spinner.finish_and_clear();
     Ok(LaunchedEngine { runner, thread, name, lines })
@@ -174,13 +174,22 @@ fn prepare_source(
         max_step_tokens: args.max_num_batched_tokens,
         max_prefill_chunk: PREFILL_CHUNK.min(args.max_num_batched_tokens),
         max_prompt_logits_rows: max_prompt_logits_rows(vocab_size),
+        policy: match args.scheduling_policy {
+            PolicyArg::Fcfs => SchedulingPolicy::Fcfs,
+            PolicyArg::Priority => SchedulingPolicy::Priority,
+            PolicyArg::Fair => SchedulingPolicy::FairShare,
+        },
         max_model_len: sizes.max_model_len,
         max_waiting,
         prefix_caching: !args.no_enable_prefix_caching,
         hash_key,
         eos_token_ids: source.eos.clone(),
     };
-    let config = WorkerConfig { engine, vocab_size: vocab_size as u32 };
+    let config = WorkerConfig {
+        prefill_slowdown: args.prefill_slowdown,
+        stall_timeout: (args.stall_timeout > 0).then(|| Duration::from_secs(args.stall_timeout)),
+        ..WorkerConfig::new(engine, vocab_size as u32)
+    };
     let text = TextSide { tokenizer: source.tokenizer, template: source.template, eos: source.eos };
     Ok((Prepared { config, backend, name: source.name, lines }, text))
 }
@@ -216,8 +225,12 @@ fn start(
     let workers = OutputWorkers::spawn(output, tokenizer.clone(), eos, on_abort)?;
     let workers = Arc::new(workers);
     let sink = workers.clone();
-    let outputs = Box::new(move |batch: Vec<StepOutput>| sink.deliver(batch));
-    let (runner, thread) = spawn(config, backend, outputs)?;
+    let outputs = Box::new(move |batch: &mut Vec<StepOutput>| sink.deliver(batch));
+    let failing = workers.clone();
+    let on_stuck = Box::new(move |reason: &str| {
+        failing.fail_all(&format!("the engine stopped: {reason}"));
+    });
+    let (runner, thread) = spawn(config, backend, outputs, on_stuck)?;
     let _ = runner_slot.set(runner.clone());
     Ok(Started { runner, thread, workers })
 }

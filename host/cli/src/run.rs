@@ -114,8 +114,7 @@ impl Chat<'_> {
             seed: self.args.seed,
             ..SamplingParams::default()
         };
-        let generate =
-            GenerateRequest { id: request, prompt: prompt.into(), n: 1, params, cache_salt: None };
+        let generate = GenerateRequest::new(request, prompt.into(), params);
         let start = Instant::now();
         if let Err(error) = self.launched.runner.submit(generate) {
             self.launched.workers.close(request);

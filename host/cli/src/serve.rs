@@ -12,7 +12,7 @@ use tenon_server::{Extensions, Limits, ModelCard, ServerConfig, ServerParts, Ser
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::args::ServeArgs;
+use crate::args::{PolicyArg, ServeArgs};
 use crate::hub::{Hub, ModelEvidence, default_cache_dir};
 use crate::launch::{Launched, launch};
 use crate::logs;
@@ -88,6 +88,9 @@ fn config(args: &ServeArgs) -> ServerConfig {
         api_keys: args.api_key.clone(),
         admin_key: args.admin_key.clone().filter(|key| !key.is_empty()),
         metrics_auth: args.metrics_auth,
+        tenant_weights: args.tenant_weights.clone(),
+        has_priorities: args.model.scheduling_policy == PolicyArg::Priority,
+        request_timeout: args.request_timeout.map(Duration::from_secs),
         max_body_bytes: args.max_body_bytes,
         max_inflight: args.model.max_num_seqs + args.max_queued_requests,
         allow_ignored_tools: args.allow_ignored_tools,

@@ -2,6 +2,18 @@
 
 use crate::params::{MAX_N, ParamError};
 
+/// Who comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SchedulingPolicy {
+    /// By arrival.
+    #[default]
+    Fcfs,
+    /// By [`crate::NewRequest::priority`], then by arrival.
+    Priority,
+    /// The tenant that was served least, by weight; then by arrival.
+    FairShare,
+}
+
 /// Limits of the engine. All of them are memory: nothing grows beyond them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineConfig {
@@ -19,6 +31,8 @@ pub struct EngineConfig {
     /// Most logits rows of a step for log-probabilities of prompts; each is a row of the vocabulary
     /// in f32. A prompt that wants them is computed in pieces of at most so many tokens.
     pub max_prompt_logits_rows: usize,
+    /// Who comes first.
+    pub policy: SchedulingPolicy,
     /// Longest sequence, prompt and output together.
     pub max_model_len: usize,
     /// Most sequences that wait for a row.
@@ -136,6 +150,7 @@ pub(crate) fn test_config() -> EngineConfig {
         max_step_tokens: 16,
         max_prefill_chunk: 8,
         max_prompt_logits_rows: 5,
+        policy: SchedulingPolicy::Fcfs,
         max_model_len: 64,
         max_waiting: 64,
         prefix_caching: true,

@@ -5,13 +5,14 @@
 
 use std::sync::Arc;
 
-use crate::config::{ConfigError, EngineConfig};
+use crate::config::{ConfigError, EngineConfig, SchedulingPolicy};
 use crate::params::ParamError;
 use crate::plan::{Sampled, Scheduled, StepPlan};
 use crate::request::{FinishReason, RequestId, SamplingParams, StepOutput};
-use crate::scheduler::Scheduler;
+use crate::scheduler::{Reach, Scheduler};
 use crate::sequence::{SeqId, Sequence};
 use crate::stats::EngineStats;
+use crate::tenants::Tenant;
 
 /// A request as the engine takes it. The parameters were validated by the caller.
 #[derive(Debug, Clone)]
@@ -26,6 +27,10 @@ pub struct NewRequest {
     pub params: Arc<SamplingParams>,
     /// Requests share cached prefixes only under the same salt.
     pub cache_salt: Option<String>,
+    /// Lower comes first under [`SchedulingPolicy::Priority`].
+    pub priority: i32,
+    /// Whose tokens they are under [`SchedulingPolicy::FairShare`].
+    pub tenant: Tenant,
 }
 
 /// Why a request was not added. Nothing changed.
@@ -49,6 +54,9 @@ pub struct Engine {
     scheduler: Scheduler,
     plan: StepPlan,
     is_in_flight: bool,
+    // Made while the step in flight runs; not handed over yet.
+    ahead: StepPlan,
+    has_ahead: bool,
     next_seq: u64,
 }
 
@@ -62,6 +70,8 @@ impl Engine {
             scheduler,
             plan: StepPlan::default(),
             is_in_flight: false,
+            ahead: StepPlan::default(),
+            has_ahead: false,
             next_seq: 0,
         })
     }
@@ -87,94 +97,126 @@ impl Engine {
         for index in 0..request.n {
             let id = SeqId(self.next_seq);
             self.next_seq += 1;
-            let limits = (self.config.max_seq_len(), root);
-            let owner = (request.id, index);
-            let (prompt, params) = (request.prompt.clone(), request.params.clone());
-            let mut seq = Sequence::new(id, owner, prompt, params, limits);
+            let mut seq = Sequence::new(id, &request, index, (self.config.max_seq_len(), root));
+            if self.config.policy == SchedulingPolicy::Priority {
+                seq.priority = request.priority;
+            }
+            seq.lane = self.scheduler.tenants.arrive(request.tenant);
             if shares && index > 0 {
-                self.scheduler.deferred.push(seq);
+                self.scheduler.aside.push(seq);
             } else {
                 seq.leads_siblings = shares && request.n > 1;
-                self.scheduler.enqueue(seq);
+                self.scheduler.waiting.insert(seq);
             }
         }
         Ok(())
     }
 
+    /// Most prefill tokens of a step in which others decode, from now on: the driver measures what
+    /// a step may cost. 0 holds prompts up for as long as somebody decodes.
+    pub fn limit_prefill(&mut self, num_tokens: usize) {
+        self.scheduler.prefill_budget = num_tokens;
+    }
+
     /// Plans the next step; none when nothing is alive. Each plan is settled before the next.
+    ///
+    /// Takes over what [`Engine::plan_ahead`] planned, less what ended meanwhile, and gives what
+    /// is left of the budget to others.
     pub fn plan(&mut self) -> Option<&StepPlan> {
         assert!(!self.is_in_flight, "the last plan was not settled");
-        self.scheduler.plan(&mut self.plan);
+        if std::mem::take(&mut self.has_ahead) {
+            std::mem::swap(&mut self.plan, &mut self.ahead);
+            self.scheduler.amend(&mut self.plan);
+            self.retire();
+        } else {
+            self.scheduler.begin(&mut self.plan);
+        }
+        self.scheduler.fill(&mut self.plan, Reach::Full);
         if self.plan.scheduled.is_empty() {
+            let num_live = self.scheduler.num_live();
+            assert_eq!(num_live, 0, "{num_live} sequences and no progress");
             self.check_idle();
             return None;
         }
+        self.scheduler.hand_over(&self.plan);
         self.is_in_flight = true;
         self.scheduler.stats.count_step(self.plan.num_tokens as u64);
         Some(&self.plan)
     }
 
+    /// Plans the step after the one in flight, as far as that can be known: sequences whose token
+    /// is being sampled go on with it, nobody is preempted. Does nothing when nothing is in flight
+    /// or it was done.
+    pub fn plan_ahead(&mut self) {
+        if !self.is_in_flight || self.has_ahead {
+            return;
+        }
+        self.scheduler.begin(&mut self.ahead);
+        self.scheduler.fill(&mut self.ahead, Reach::Ahead);
+        self.has_ahead = !self.ahead.scheduled.is_empty();
+        self.scheduler.stats.num_steps_ahead += u64::from(self.has_ahead);
+    }
+
     /// Takes what came of the plan, in its order: of each scheduled sequence one result for its
-    /// prompt rows, if it has some, and one if it wants logits.
-    pub fn settle(&mut self, results: &mut Vec<Sampled>) -> Vec<StepOutput> {
+    /// prompt rows, if it has some, and one if it wants logits. Appends to `outputs`.
+    pub fn settle(&mut self, results: &mut Vec<Sampled>, outputs: &mut Vec<StepOutput>) {
         assert!(self.is_in_flight, "there is no plan to settle");
         let scheduled = std::mem::take(&mut self.plan.scheduled);
-        let mut outputs = Vec::with_capacity(results.len());
         let mut results = results.drain(..);
         for item in &scheduled {
             let mut next = || results.next().expect("one result per use of logits");
             let scores = (!item.prompt_rows.is_empty()).then(&mut next);
             let result = item.wants_logits.then(next);
-            self.settle_one(item, scores, result, &mut outputs);
+            self.settle_one(item, scores, result, outputs);
         }
         assert!(results.next().is_none(), "more results than uses of logits");
         self.plan.scheduled = scheduled;
         self.is_in_flight = false;
         self.retire();
-        outputs
     }
 
-    /// Ends all sequences of the request; the outputs say so. Nothing happens when it ended.
-    pub fn abort(&mut self, request: RequestId) -> Vec<StepOutput> {
-        self.abort_where(|seq| seq.request == request)
+    /// Ends all sequences of the request; appends outputs that say so. Nothing happens when it
+    /// ended.
+    pub fn abort(&mut self, request: RequestId, why: FinishReason, outputs: &mut Vec<StepOutput>) {
+        self.abort_where(|seq| seq.request == request, why, outputs);
     }
 
     /// Ends one of the request's sequences. Nothing happens when it ended.
-    pub fn abort_sequence(&mut self, request: RequestId, index: u32) -> Vec<StepOutput> {
-        self.abort_where(|seq| seq.request == request && seq.index == index)
+    pub fn abort_sequence(
+        &mut self,
+        request: RequestId,
+        index: u32,
+        outputs: &mut Vec<StepOutput>,
+    ) {
+        let is_meant = |seq: &Sequence| seq.request == request && seq.index == index;
+        self.abort_where(is_meant, FinishReason::Abort, outputs);
     }
 
-    fn abort_where(&mut self, is_meant: impl Fn(&Sequence) -> bool) -> Vec<StepOutput> {
-        let mut outputs = Vec::new();
-        let aborted = |seq: &Sequence| last_output(seq, FinishReason::Abort, None);
-        for seq in &mut self.scheduler.running {
+    fn abort_where(
+        &mut self,
+        is_meant: impl Fn(&Sequence) -> bool,
+        why: FinishReason,
+        outputs: &mut Vec<StepOutput>,
+    ) {
+        for at in 0..self.scheduler.running.len() {
+            let row = self.scheduler.running.row_at(at);
+            let seq = self.scheduler.running.seq_mut(row);
             if is_meant(seq) && !seq.is_ended {
-                outputs.push(aborted(seq));
+                outputs.push(last_output(seq, why, None));
                 seq.is_ended = true;
             }
         }
-        // Of a request that lost its first sequence before the prompt was computed.
-        let mut orphaned = None;
-        self.scheduler.deferred.retain(|seq| {
-            let is_meant = is_meant(seq);
-            outputs.extend(is_meant.then(|| aborted(seq)));
-            !is_meant
-        });
-        self.scheduler.waiting.retain(|seq| {
-            let is_meant = is_meant(seq);
-            if is_meant {
-                outputs.push(aborted(seq));
-                orphaned = seq.leads_siblings.then_some(seq.request).or(orphaned);
-            }
-            !is_meant
-        });
-        if let Some(request) = orphaned {
-            self.scheduler.release_siblings(request);
+        let aside = self.scheduler.aside.extract_if(.., |seq| is_meant(seq)).collect::<Vec<_>>();
+        let waiting = self.scheduler.waiting.extract(&is_meant);
+        for seq in aside.iter().chain(&waiting) {
+            outputs.push(last_output(seq, why, None));
+            self.scheduler.tenants.leave(seq.lane);
         }
-        if !self.is_in_flight {
-            self.retire();
+        // It lost its first sequence before the prompt was computed.
+        for seq in waiting.iter().filter(|seq| seq.leads_siblings) {
+            self.scheduler.release_siblings(seq.request);
         }
-        outputs
+        self.retire();
     }
 
     /// Nothing is alive.
@@ -184,12 +226,12 @@ impl Engine {
 
     /// A snapshot.
     pub fn stats(&self) -> EngineStats {
-        let Scheduler { running, waiting, deferred, kv, stats, .. } = &self.scheduler;
+        let Scheduler { running, waiting, aside, kv, stats, .. } = &self.scheduler;
         let pool = &kv.pool;
         EngineStats {
             num_requests_running: running.len() as u64,
-            num_requests_waiting: (waiting.len() + deferred.len()) as u64,
-            num_requests_deferred: deferred.len() as u64,
+            num_requests_waiting: (waiting.len() + aside.len()) as u64,
+            num_requests_deferred: aside.len() as u64,
             kv_cache_usage: pool.num_used() as f64 / pool.num_blocks() as f64,
             num_blocks: pool.num_blocks() as u64,
             block_size: self.config.block_size as u64,
@@ -203,20 +245,20 @@ impl Engine {
     pub fn check(&self) {
         self.scheduler.kv.pool.check();
         let mut held = vec![0_u32; self.config.num_blocks];
-        for seq in &self.scheduler.running {
+        for seq in self.scheduler.running.iter() {
             assert!(seq.row.is_some() && seq.len() <= seq.max_len);
-            assert!(seq.num_computed <= seq.blocks.len() * self.config.block_size);
+            assert!(seq.num_computed <= seq.num_planned);
+            assert!(seq.num_planned <= seq.blocks.len() * self.config.block_size);
+            assert!(self.is_in_flight || self.has_ahead || !seq.is_ended, "it was not retired");
             for block in &seq.blocks {
                 held[block.0 as usize] += 1;
             }
         }
         let num_held = held.iter().filter(|&&n| n > 0).count();
         assert_eq!(num_held, self.scheduler.kv.pool.num_used(), "a block leaked");
-        for seq in self.scheduler.waiting.iter().chain(&self.scheduler.deferred) {
+        for seq in self.scheduler.waiting.iter().chain(&self.scheduler.aside) {
             assert!(seq.row.is_none() && seq.blocks.is_empty() && !seq.is_ended);
         }
-        assert!(self.scheduler.running.is_sorted_by_key(|s| s.id));
-        assert!(self.scheduler.waiting.iter().is_sorted_by_key(|s| s.id));
     }
 
     fn settle_one(
@@ -226,8 +268,9 @@ impl Engine {
         result: Option<Sampled>,
         outputs: &mut Vec<StepOutput>,
     ) {
-        let at = self.scheduler.position_of(item.seq);
-        let seq = &mut self.scheduler.running[at];
+        let seq = self.scheduler.running.seq_mut(item.row);
+        assert_eq!(seq.id, item.seq, "a row changed hands while its step ran");
+        seq.num_planned_samples -= u32::from(item.wants_logits);
         if seq.is_ended {
             return;
         }
@@ -268,7 +311,6 @@ impl Engine {
         seq.is_ended = output.finish.is_some();
         let says_something = output.token.is_some() || !output.prompt_logprobs.is_empty();
         outputs.extend((says_something || seq.is_ended).then_some(output));
-        let seq = &mut self.scheduler.running[at];
         if seq.leads_siblings && seq.has_computed_prompt() {
             seq.leads_siblings = false;
             let request = seq.request;
@@ -276,16 +318,19 @@ impl Engine {
         }
     }
 
-    /// Frees what ended.
+    /// Frees what ended, unless a step or a plan still speaks of it.
     fn retire(&mut self) {
+        if self.is_in_flight || self.has_ahead {
+            return;
+        }
         let mut at = 0;
         while at < self.scheduler.running.len() {
-            if !self.scheduler.running[at].is_ended {
+            let row = self.scheduler.running.row_at(at);
+            if !self.scheduler.running.seq(row).is_ended {
                 at += 1;
                 continue;
             }
-            let mut seq = self.scheduler.running.remove(at);
-            self.scheduler.release(&mut seq);
+            let seq = self.scheduler.retire(row);
             if seq.leads_siblings {
                 self.scheduler.release_siblings(seq.request);
             }

@@ -44,6 +44,7 @@ impl KvManager {
             return false;
         }
         seq.blocks.reserve_exact(seq.max_len.div_ceil(self.block_size));
+        seq.reserve_hashes(seq.max_len / self.block_size);
         for &block in &self.matched {
             self.pool.share(block);
             seq.blocks.push(block);
@@ -58,7 +59,7 @@ impl KvManager {
 
     /// Blocks that are missing for the next `num_tokens` of a running sequence.
     pub fn num_missing(&self, seq: &Sequence, num_tokens: usize) -> usize {
-        let num_blocks = (seq.num_computed + num_tokens).div_ceil(self.block_size);
+        let num_blocks = (seq.num_planned + num_tokens).div_ceil(self.block_size);
         num_blocks.saturating_sub(seq.blocks.len())
     }
 

@@ -8,13 +8,16 @@ mod kv;
 pub mod params;
 pub mod plan;
 pub mod pool;
+mod queue;
 mod repetition;
 pub mod request;
+mod rows;
 mod scheduler;
 pub mod sequence;
 pub mod stats;
+pub mod tenants;
 
-pub use config::{ConfigError, EngineConfig};
+pub use config::{ConfigError, EngineConfig, SchedulingPolicy};
 pub use engine::{AddError, Engine, NewRequest};
 pub use params::ParamError;
 pub use plan::{Admitted, Row, Sampled, Scheduled, StepPlan};
@@ -25,3 +28,4 @@ pub use request::{
 };
 pub use sequence::SeqId;
 pub use stats::EngineStats;
+pub use tenants::Tenant;

@@ -130,6 +130,8 @@ pub enum FinishReason {
     Repetition,
     /// The client went away or a stop string was found.
     Abort,
+    /// The request's time was over.
+    Deadline,
     /// This sequence failed (NaN logits, device failure); `StepOutput::error` says why.
     Error,
 }

@@ -1,144 +1,263 @@
 //! Which sequences run in a step, with how many tokens and which blocks.
 //!
-//! One token budget serves prefill and decode. Running sequences come first, oldest first; then
-//! waiting ones, in order of arrival. When blocks run out the youngest running sequence is
-//! preempted: it gives everything up and waits to be computed again. A sequence is in exactly one
-//! of `running`, `waiting` and `deferred`; the first two are sorted by id, which is arrival.
+//! One token budget serves prefill and decode. Running sequences come first, in the order of the
+//! policy; then waiting ones. When blocks run out the last running sequence is preempted: it gives
+//! everything up and waits to be computed again; the first one never is, so that something always
+//! comes to its end. A sequence is in exactly one of `running` (it owns a row), `waiting` and
+//! `aside` (it waits for a cause and stands in nobody's way).
 
-use std::collections::VecDeque;
-
-use crate::config::EngineConfig;
+use crate::config::{EngineConfig, SchedulingPolicy};
 use crate::kv::KvManager;
 use crate::plan::{Admitted, Row, Scheduled, StepPlan};
+use crate::queue::WaitQueue;
 use crate::request::RequestId;
-use crate::sequence::{SeqId, Sequence};
+use crate::rows::SequenceRows;
+use crate::sequence::Sequence;
 use crate::stats::EngineStats;
+use crate::tenants::Tenants;
+
+/// What a plan may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Everything: no step is in flight.
+    Full,
+    /// A step is in flight: its sequences cannot give up their blocks.
+    Ahead,
+}
 
 #[derive(Debug)]
 pub(crate) struct Scheduler {
-    pub running: Vec<Sequence>,
-    pub waiting: VecDeque<Sequence>,
+    pub running: SequenceRows,
+    pub waiting: WaitQueue,
     /// Siblings of a sequence that is about to compute their common prompt.
-    pub deferred: Vec<Sequence>,
+    pub aside: Vec<Sequence>,
+    pub tenants: Tenants,
     pub kv: KvManager,
     pub stats: EngineStats,
-    free_rows: Vec<Row>,
+    /// Prefill tokens of a step in which others decode.
+    pub prefill_budget: usize,
     // Rows given back since the last plan; the runner is told with the next one.
     released: Vec<Row>,
+    // Counts plans; a sequence's share of the plan that is being made carries it.
+    step: u64,
+    policy: SchedulingPolicy,
     max_step_tokens: usize,
     max_prefill_chunk: usize,
-    max_num_seqs: usize,
     max_prompt_logits_rows: usize,
-    // What this step has left of them.
-    num_prompt_rows_left: usize,
     prefix_caching: bool,
+}
+
+/// What is left of a step while it is being planned.
+struct Budget {
+    tokens: usize,
+    prefill: usize,
+    // Running sequences with one pending token that have no share yet: each is owed one.
+    num_decodes: usize,
+    // Sequences without a share that have a longer way to go, those that wait included.
+    num_prefills: usize,
+    // Logits rows for prompts.
+    prompt_rows: usize,
+    num_live: usize,
+}
+
+impl Budget {
+    /// Prefill tokens for one sequence: half of what is left while others are to come, so that a
+    /// short prompt need not wait for the end of a long one.
+    fn take_prefill(&mut self, seq: &Sequence, chunk_cap: usize) -> usize {
+        self.num_prefills = self.num_prefills.saturating_sub(1);
+        let fair = match self.num_prefills {
+            0 => self.prefill,
+            _ => self.prefill.div_ceil(2),
+        };
+        let free = self.tokens - self.num_decodes.min(self.tokens);
+        let num_tokens = seq.num_pending().min(free).min(fair).min(chunk_cap);
+        let num_tokens = seq.within_rows(num_tokens, self.prompt_row_cap());
+        self.prompt_rows -= seq.prompt_rows(num_tokens).len();
+        self.prefill -= num_tokens;
+        self.tokens -= num_tokens;
+        num_tokens
+    }
+
+    /// Prompt rows that one sequence may take: half of what is left, so that others that want some
+    /// are not kept waiting behind a long prompt. Alone, all.
+    fn prompt_row_cap(&self) -> usize {
+        if self.num_live > 1 { self.prompt_rows.div_ceil(2) } else { self.prompt_rows }
+    }
 }
 
 impl Scheduler {
     pub fn new(config: &EngineConfig) -> Self {
         Scheduler {
-            running: Vec::with_capacity(config.max_num_seqs),
-            waiting: VecDeque::new(),
-            deferred: Vec::new(),
+            running: SequenceRows::new(config.max_num_seqs),
+            waiting: WaitQueue::default(),
+            aside: Vec::new(),
+            tenants: Tenants::new(config.policy == SchedulingPolicy::FairShare),
             kv: KvManager::new(config),
             stats: EngineStats::default(),
-            free_rows: (0..config.max_num_seqs as u32).rev().map(Row).collect(),
+            prefill_budget: config.max_step_tokens,
             released: Vec::new(),
+            step: 0,
+            policy: config.policy,
             max_step_tokens: config.max_step_tokens,
             max_prefill_chunk: config.max_prefill_chunk,
-            max_num_seqs: config.max_num_seqs,
             max_prompt_logits_rows: config.max_prompt_logits_rows,
-            num_prompt_rows_left: 0,
             prefix_caching: config.prefix_caching,
         }
     }
 
     pub fn num_live(&self) -> usize {
-        self.running.len() + self.waiting.len() + self.deferred.len()
+        self.running.len() + self.waiting.len() + self.aside.len()
     }
 
-    /// Fills `plan`; leaves `scheduled` empty when there is nothing to do.
-    pub fn plan(&mut self, plan: &mut StepPlan) {
+    /// Begins a new plan.
+    pub fn begin(&mut self, plan: &mut StepPlan) {
         plan.clear();
-        let mut budget = self.max_step_tokens;
-        self.num_prompt_rows_left = self.max_prompt_logits_rows;
+        self.step += 1;
+    }
+
+    /// Gives shares to sequences that have none in `plan`; may be called again for the same plan.
+    pub fn fill(&mut self, plan: &mut StepPlan, reach: Reach) {
+        self.order();
+        let mut budget = self.budget(plan);
         let num_preemptions = self.stats.num_preemptions;
-        self.plan_running(plan, &mut budget);
-        if self.stats.num_preemptions == num_preemptions {
-            while budget > 0 && self.running.len() < self.max_num_seqs {
+        let is_complete = self.plan_running(plan, &mut budget, reach);
+        if is_complete && self.stats.num_preemptions == num_preemptions {
+            while budget.tokens > 0 && budget.prefill > 0 && self.running.has_room() {
                 if !self.admit_head(plan, &mut budget) {
                     break;
                 }
             }
         }
-        plan.num_tokens = self.max_step_tokens - budget;
+        plan.num_tokens = self.max_step_tokens - budget.tokens;
         if !plan.scheduled.is_empty() {
             plan.released.append(&mut self.released);
         }
-        assert!(
-            !plan.scheduled.is_empty() || self.num_live() == 0,
-            "{} sequences and no progress",
-            self.num_live()
-        );
     }
 
-    fn plan_running(&mut self, plan: &mut StepPlan, budget: &mut usize) {
-        // Each of these is owed one token of the budget, whatever stands before it.
-        let mut num_decodes = self.running.iter().filter(|s| s.is_decoding()).count();
+    /// Takes the shares of sequences that ended out of a plan that was not launched, with their
+    /// admissions: the device never hears of these.
+    pub fn amend(&mut self, plan: &mut StepPlan) {
+        let running = &mut self.running;
+        plan.scheduled.retain(|item| {
+            let seq = running.seq(item.row);
+            let is_kept = !seq.is_ended;
+            if !is_kept {
+                plan.num_tokens -= item.num_tokens as usize;
+            }
+            is_kept
+        });
+        plan.admitted.retain(|new| !running.seq(new.row).is_ended);
+    }
+
+    /// The plan goes to the runner, which knows its rows from now on.
+    pub fn hand_over(&mut self, plan: &StepPlan) {
+        for new in &plan.admitted {
+            self.running.seq_mut(new.row).is_known_to_runner = true;
+        }
+    }
+
+    fn budget(&self, plan: &StepPlan) -> Budget {
+        let (mut num_decodes, mut num_prefills, mut anyone_decodes) = (0, 0, false);
+        for seq in self.running.iter().filter(|s| !s.is_ended) {
+            let has_share = seq.step == self.step;
+            num_decodes += usize::from(!has_share && seq.is_decoding());
+            num_prefills += usize::from(!has_share && seq.num_pending() > 1);
+            anyone_decodes |= seq.num_pending() <= 1 && seq.num_planned >= seq.prompt.len();
+        }
+        let planned = plan.scheduled.iter().filter(|i| i.num_tokens > 1 || !i.wants_logits);
+        let planned: usize = planned.map(|i| i.num_tokens as usize).sum();
+        let prefill = if anyone_decodes { self.prefill_budget } else { usize::MAX };
+        Budget {
+            tokens: self.max_step_tokens - plan.num_tokens,
+            prefill: prefill.saturating_sub(planned),
+            num_decodes,
+            num_prefills: num_prefills + self.waiting.len(),
+            prompt_rows: self.max_prompt_logits_rows
+                - plan.scheduled.iter().map(|item| item.prompt_rows.len()).sum::<usize>(),
+            num_live: self.num_live(),
+        }
+    }
+
+    /// False when a sequence had to go without because blocks are held by a step in flight.
+    fn plan_running(&mut self, plan: &mut StepPlan, budget: &mut Budget, reach: Reach) -> bool {
+        let chunk_cap = self.chunk_cap();
         let mut at = 0;
         while at < self.running.len() {
-            let seq = &self.running[at];
-            let num_tokens = if seq.is_decoding() {
-                num_decodes -= 1;
+            let row = self.running.row_at(at);
+            let seq = self.running.seq(row);
+            let num_pending = seq.num_pending();
+            if seq.step == self.step || seq.is_ended || num_pending == 0 {
+                at += 1;
+                continue;
+            }
+            let is_decoding = seq.is_decoding();
+            let num_tokens = if is_decoding {
+                budget.num_decodes -= 1;
+                budget.tokens -= 1;
                 1
             } else {
-                let num_tokens = seq.num_pending().min(*budget - num_decodes).min(self.chunk_cap());
-                seq.within_rows(num_tokens, self.prompt_row_cap())
+                budget.take_prefill(seq, chunk_cap)
             };
             let num_missing = self.kv.num_missing(seq, num_tokens);
             while self.kv.pool.num_available() < num_missing {
-                let is_self = self.running.len() - 1 == at;
-                // The victim is younger than `at`: it has no share of this step yet.
-                let victim_decodes = self.preempt_youngest();
-                if is_self {
-                    return;
+                if reach == Reach::Ahead {
+                    budget.tokens += num_tokens;
+                    return false;
                 }
-                num_decodes -= usize::from(victim_decodes);
+                let Some(victim) = self.victim(at) else {
+                    // The others got their shares ahead; it goes first in the next step.
+                    budget.tokens += num_tokens;
+                    return false;
+                };
+                if victim == row {
+                    self.preempt(row);
+                    budget.tokens += num_tokens;
+                    return true;
+                }
+                budget.num_decodes -= usize::from(self.preempt(victim));
             }
             if num_tokens > 0 {
                 let start = plan.new_blocks.len() as u32;
-                self.kv.grow(&mut self.running[at], num_missing, plan);
-                self.num_prompt_rows_left -= schedule(&self.running[at], num_tokens, start, plan);
-                *budget -= num_tokens;
+                let seq = self.running.seq_mut(row);
+                self.kv.grow(seq, num_missing, plan);
+                schedule(seq, num_tokens, start, self.step, plan);
+                self.tenants.charge(seq.lane, num_tokens);
             }
             at += 1;
         }
+        true
+    }
+
+    /// The last running sequence without a share of this plan, from `at` on; never the first.
+    fn victim(&self, at: usize) -> Option<Row> {
+        let candidates = (at.max(1)..self.running.len()).rev().map(|i| self.running.row_at(i));
+        candidates.into_iter().find(|&row| self.running.seq(row).step != self.step)
     }
 
     /// Gives the head of the queue a row and all blocks of its pending tokens; false when it has
     /// to wait, and with it all behind it.
-    fn admit_head(&mut self, plan: &mut StepPlan, budget: &mut usize) -> bool {
-        let (chunk_cap, row_cap) = (self.chunk_cap(), self.prompt_row_cap());
-        let Some(seq) = self.waiting.front_mut() else { return false };
-        // Nothing of it comes from the cache: without a row it could not run a token.
-        if seq.within_rows(1, row_cap) == 0 || !self.kv.admit(seq, self.running.is_empty()) {
+    fn admit_head(&mut self, plan: &mut StepPlan, budget: &mut Budget) -> bool {
+        let chunk_cap = self.chunk_cap();
+        let Some(seq) = self.waiting.head_mut(&self.tenants) else { return false };
+        // Nothing of one that wants prompt rows comes from the cache: without a row it could not
+        // run a token.
+        let has_rows = seq.within_rows(1, budget.prompt_row_cap()) > 0;
+        if !has_rows || !self.kv.admit(seq, self.running.is_empty()) {
             return false;
         }
-        let mut seq = self.waiting.pop_front().expect("it has a head");
-        seq.row = self.free_rows.pop();
-        assert!(seq.row.is_some(), "rows and running sequences disagree");
+        let mut seq = self.waiting.pop(&self.tenants).expect("it has a head");
         if seq.num_cached.is_none() {
             self.count_admission(&mut seq);
         }
-        plan.admitted.push(admitted(&seq));
+        seq.num_planned = seq.num_computed;
+        let row = self.running.insert(seq, self.policy);
+        let seq = self.running.seq_mut(row);
+        plan.admitted.push(admitted(seq));
         let start = plan.new_blocks.len() as u32;
         plan.new_blocks.extend_from_slice(&seq.blocks);
-        let num_tokens = seq.num_pending().min(*budget).min(chunk_cap);
-        let num_tokens = seq.within_rows(num_tokens, row_cap);
-        self.num_prompt_rows_left -= schedule(&seq, num_tokens, start, plan);
-        *budget -= num_tokens;
-        let at = self.running.partition_point(|s| s.id < seq.id);
-        self.running.insert(at, seq);
+        let num_tokens = budget.take_prefill(seq, chunk_cap);
+        schedule(seq, num_tokens, start, self.step, plan);
+        self.tenants.charge(seq.lane, num_tokens);
         true
     }
 
@@ -153,47 +272,45 @@ impl Scheduler {
     }
 
     /// Finish and re-add: the sequence keeps its tokens and loses all else. True when it decoded.
-    fn preempt_youngest(&mut self) -> bool {
-        let mut seq = self.running.pop().expect("somebody holds the blocks");
+    fn preempt(&mut self, row: Row) -> bool {
+        let mut seq = self.running.remove(row);
         let was_decoding = seq.is_decoding();
-        self.release(&mut seq);
+        self.kv.release(&mut seq);
+        (seq.num_planned, seq.is_known_to_runner) = (0, false);
+        self.released.push(row);
         self.stats.num_preemptions += 1;
-        self.enqueue(seq);
+        self.waiting.insert(seq);
         was_decoding
     }
 
-    /// Puts a sequence where its arrival belongs.
-    pub fn enqueue(&mut self, seq: Sequence) {
-        let at = self.waiting.partition_point(|s| s.id < seq.id);
-        self.waiting.insert(at, seq);
-    }
-
-    /// The deferred siblings of a request join the queue.
+    /// The siblings of a request that stand aside join the queue.
     pub fn release_siblings(&mut self, request: RequestId) {
-        for seq in self.deferred.extract_if(.., |s| s.request == request).collect::<Vec<_>>() {
-            self.enqueue(seq);
+        let mut at = 0;
+        while at < self.aside.len() {
+            match self.aside[at].request == request {
+                true => self.waiting.insert(self.aside.remove(at)),
+                false => at += 1,
+            }
         }
     }
 
-    /// Gives back row and blocks.
-    pub fn release(&mut self, seq: &mut Sequence) {
-        self.kv.release(seq);
-        let row = seq.row.take().expect("a running sequence has a row");
-        self.free_rows.push(row);
-        self.released.push(row);
+    /// A running sequence ended: gives back its row and blocks.
+    pub fn retire(&mut self, row: Row) -> Sequence {
+        let mut seq = self.running.remove(row);
+        self.kv.release(&mut seq);
+        if seq.is_known_to_runner {
+            self.released.push(row);
+        }
+        self.tenants.leave(seq.lane);
+        seq
     }
 
-    pub fn position_of(&self, seq: SeqId) -> usize {
-        self.running
-            .binary_search_by_key(&seq, |s| s.id)
-            .expect("a scheduled sequence runs until its step is settled")
-    }
-
-    /// Prompt rows that one sequence may take: half of what is left, so that others that want some
-    /// are not kept waiting behind a long prompt. Alone, all.
-    fn prompt_row_cap(&self) -> usize {
-        let left = self.num_prompt_rows_left;
-        if self.num_live() > 1 { left.div_ceil(2) } else { left }
+    /// Fair sharing ranks by what was served, which changes; the oldest one stays first, so that
+    /// it comes to its end.
+    fn order(&mut self) {
+        if self.policy == SchedulingPolicy::FairShare {
+            self.running.sort_by_service(&self.tenants);
+        }
     }
 
     // Alone, a prompt may take whole steps.
@@ -205,20 +322,26 @@ impl Scheduler {
     }
 }
 
-/// Returns how many prompt rows it takes.
-fn schedule(seq: &Sequence, num_tokens: usize, blocks_start: u32, plan: &mut StepPlan) -> usize {
-    let prompt_rows = seq.prompt_rows(num_tokens);
-    let num_rows = prompt_rows.len();
+fn schedule(
+    seq: &mut Sequence,
+    num_tokens: usize,
+    blocks_start: u32,
+    step: u64,
+    plan: &mut StepPlan,
+) {
+    let wants_logits = num_tokens == seq.num_pending() && seq.len() < seq.max_len;
     plan.scheduled.push(Scheduled {
         seq: seq.id,
         row: seq.row.expect("a running sequence has a row"),
-        start: seq.num_computed as u32,
+        start: seq.num_planned as u32,
         num_tokens: num_tokens as u32,
         new_blocks: blocks_start..plan.new_blocks.len() as u32,
-        prompt_rows,
-        wants_logits: num_tokens == seq.num_pending() && seq.len() < seq.max_len,
+        prompt_rows: seq.prompt_rows(num_tokens),
+        wants_logits,
     });
-    num_rows
+    seq.num_planned += num_tokens;
+    seq.num_planned_samples += u32::from(wants_logits);
+    seq.step = step;
 }
 
 fn admitted(seq: &Sequence) -> Admitted {

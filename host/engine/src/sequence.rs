@@ -5,6 +5,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::engine::NewRequest;
 use crate::hash::{BlockHash, BlockHasher};
 use crate::plan::Row;
 use crate::pool::BlockId;
@@ -20,6 +21,10 @@ pub(crate) struct Sequence {
     pub id: SeqId,
     pub request: RequestId,
     pub index: u32,
+    /// Its tenant's lane in the counters of fair sharing.
+    pub lane: usize,
+    /// Lower comes first; 0 unless the policy goes by priority.
+    pub priority: i32,
     pub params: Arc<SamplingParams>,
     pub prompt: Arc<[u32]>,
     pub output: Vec<u32>,
@@ -31,6 +36,14 @@ pub(crate) struct Sequence {
     pub num_computed: usize,
     /// Positions of the prompt whose logits were used: those of `prompt_rows` in earlier steps.
     pub num_scored: usize,
+    /// Tokens whose KV is present or in a plan that was made.
+    pub num_planned: usize,
+    /// Output tokens that plans will sample and that are not in `output` yet.
+    pub num_planned_samples: u32,
+    /// The last plan in which it has a share.
+    pub step: u64,
+    /// Its admission was handed to the runner, which must hear when its row is released.
+    pub is_known_to_runner: bool,
     /// Prompt tokens from the prefix cache, at the first admission.
     pub num_cached: Option<usize>,
     /// While running.
@@ -48,18 +61,16 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    pub fn new(
-        id: SeqId,
-        request: (RequestId, u32),
-        prompt: Arc<[u32]>,
-        params: Arc<SamplingParams>,
-        limits: (usize, BlockHash),
-    ) -> Self {
+    /// Sequence `index` of a request; `limits`: the longest one, and the root of its hashes.
+    pub fn new(id: SeqId, request: &NewRequest, index: u32, limits: (usize, BlockHash)) -> Self {
+        let (prompt, params) = (request.prompt.clone(), request.params.clone());
         let max_len = limits.0.min(prompt.len() + params.max_tokens as usize);
         Sequence {
             id,
-            request: request.0,
-            index: request.1,
+            request: request.id,
+            index,
+            lane: 0,
+            priority: 0,
             output: Vec::new(),
             repetition: params.repetition_detection.map(RepetitionDetector::new),
             params,
@@ -68,6 +79,10 @@ impl Sequence {
             leads_siblings: false,
             num_computed: 0,
             num_scored: 0,
+            num_planned: 0,
+            num_planned_samples: 0,
+            step: 0,
+            is_known_to_runner: false,
             num_cached: None,
             row: None,
             blocks: Vec::new(),
@@ -83,9 +98,20 @@ impl Sequence {
         self.prompt.len() + self.output.len()
     }
 
-    /// Tokens whose KV is missing; at least 1: the newest token has none.
+    /// What it is ordered by where nothing else counts.
+    pub fn rank(&self) -> (i32, SeqId) {
+        (self.priority, self.id)
+    }
+
+    /// Tokens whose KV is in no plan yet, those to be sampled by a plan in flight included. At
+    /// least 1 while nothing is in flight: the newest token has none.
     pub fn num_pending(&self) -> usize {
-        self.len() - self.num_computed
+        let len = self.len() + self.num_planned_samples as usize;
+        match self.num_planned_samples > 0 && len >= self.max_len {
+            // The token in flight is its last one.
+            true => 0,
+            false => len - self.num_planned,
+        }
     }
 
     /// One pending token, which a step always has room for.
@@ -104,21 +130,26 @@ impl Sequence {
 
     /// Positions among the next `num_tokens` whose logits the prompt's log-probabilities need.
     pub fn prompt_rows(&self, num_tokens: usize) -> Range<u32> {
-        let start = self.num_computed.max(self.num_scored);
-        let end = (self.num_computed + num_tokens).min(self.score_end());
+        let start = self.num_planned.max(self.num_scored);
+        let end = (self.num_planned + num_tokens).min(self.score_end());
         if start < end { start as u32..end as u32 } else { 0..0 }
     }
 
     /// How many of the next `num_tokens` may run in a step that has `max_rows` for prompts.
     pub fn within_rows(&self, num_tokens: usize, max_rows: usize) -> usize {
-        let end = self.num_computed.max(self.num_scored) + max_rows;
-        if end < self.score_end() { num_tokens.min(end - self.num_computed) } else { num_tokens }
+        let end = self.num_planned.max(self.num_scored) + max_rows;
+        if end < self.score_end() { num_tokens.min(end - self.num_planned) } else { num_tokens }
     }
 
     /// Behind the positions whose logits tell of a prompt token. The first of `n` speaks for all.
     fn score_end(&self) -> usize {
         let is_asked = self.params.prompt_logprobs.is_some() && self.index == 0;
         if is_asked { self.prompt.len() - 1 } else { 0 }
+    }
+
+    /// Room for the hashes of so many blocks, so that steps do not allocate.
+    pub fn reserve_hashes(&mut self, num_blocks: usize) {
+        self.hashes.reserve_exact(num_blocks.saturating_sub(self.hashes.len()));
     }
 
     /// The hash of full block `at`, hashing what was not hashed before.

@@ -31,6 +31,8 @@ pub struct EngineStats {
     pub generation_tokens: u64,
     /// Forward passes.
     pub num_steps: u64,
+    /// Steps that were planned while the one before ran.
+    pub num_steps_ahead: u64,
     /// Tokens in all forward passes.
     pub num_step_tokens: u64,
     /// Steps by their number of tokens: `[i]` counts those of at most `STEP_TOKEN_BOUNDS[i]` (and

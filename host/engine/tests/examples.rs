@@ -7,7 +7,13 @@ use device::{Bench, config, expected};
 use std::sync::Arc;
 use tenon_engine::{
     AddError, Engine, EngineConfig, FinishReason, NewRequest, RequestId, Sampled, SamplingParams,
+    SchedulingPolicy, Tenant,
 };
+
+fn request(id: RequestId, prompt: Arc<[u32]>, params: Arc<SamplingParams>) -> NewRequest {
+    let tenant = Tenant::default();
+    NewRequest { id, prompt, n: 1, params, cache_salt: None, priority: 0, tenant }
+}
 
 fn text(len: usize) -> Vec<u32> {
     (0..len as u32).map(|i| 1 + i * i % 19).collect()
@@ -142,6 +148,8 @@ fn the_queue_is_bounded_by_sequences() {
         n: 2,
         params: Arc::new(SamplingParams::default()),
         cache_salt: None,
+        priority: 0,
+        tenant: Tenant::default(),
     };
     assert_eq!(bench.engine.add(request.clone()), Err(AddError::QueueFull { limit: 5 }));
     bench.run(20);
@@ -159,14 +167,16 @@ fn stop_tokens_end_a_sequence_after_min_tokens() {
         let id = RequestId(0);
         let prompt = vec![1].into();
         let params = Arc::new(params);
-        engine.add(NewRequest { id, prompt, n: 1, params, cache_salt: None }).unwrap();
+        engine.add(request(id, prompt, params)).unwrap();
         let mut finishes = Vec::new();
         for token in [5, 0, 5, 0, 7] {
             if engine.plan().is_none() {
                 break;
             }
             let mut results = vec![Sampled::Token { token, logprobs: None }];
-            finishes.push(engine.settle(&mut results)[0].finish);
+            let mut outputs = Vec::new();
+            engine.settle(&mut results, &mut outputs);
+            finishes.push(outputs[0].finish);
         }
         (finishes.len(), finishes.pop().unwrap().unwrap())
     };
@@ -179,4 +189,80 @@ fn stop_tokens_end_a_sequence_after_min_tokens() {
     assert_eq!(run(ignore.clone()), (5, FinishReason::Length));
     let stop_7 = SamplingParams { stop_token_ids: vec![7], ..ignore };
     assert_eq!(run(stop_7), (5, FinishReason::Stop(7)));
+}
+
+#[test]
+fn priority_orders_the_queue_and_chooses_the_victim() {
+    let config = EngineConfig { policy: SchedulingPolicy::Priority, max_num_seqs: 1, ..config() };
+    let mut bench = Bench::new(config);
+    for (id, priority) in [(0, 5), (1, 0), (2, -1), (3, 0)] {
+        bench.add_for(id, (&text(5), 1, 2, 0), priority, Tenant::default());
+    }
+    bench.run(40);
+    let order: Vec<u64> = bench.device.admissions.iter().map(|(id, _)| id.0).collect();
+    assert_eq!(order, [2, 1, 3, 0]);
+}
+
+#[test]
+fn tenants_share_tokens_by_weight() {
+    let config = EngineConfig {
+        policy: SchedulingPolicy::FairShare,
+        max_num_seqs: 2,
+        prefix_caching: false,
+        ..config()
+    };
+    let mut bench = Bench::new(config);
+    // Tenant 1 floods, tenant 2 (three times the weight) asks as much but later.
+    for id in 0..40 {
+        let tenant = Tenant { id: id / 20, weight: 1 + 2 * (id / 20) as u32 };
+        bench.add_for(id, (&text(8 + id as usize % 3), 1, 6, 0), 0, tenant);
+    }
+    for _ in 0..60 {
+        bench.step(None);
+    }
+    let served = |ids: std::ops::Range<u64>| {
+        let num = |id| bench.device.num_tokens.get(&RequestId(id)).copied().unwrap_or(0);
+        ids.map(num).sum::<usize>() as f64
+    };
+    let ratio = served(20..40) / served(0..20);
+    assert!((2.3..3.9).contains(&ratio), "{ratio}");
+    bench.run(400);
+}
+
+#[test]
+fn a_short_prompt_does_not_wait_for_the_end_of_a_long_one() {
+    let config = EngineConfig {
+        num_blocks: 100,
+        max_model_len: 400,
+        max_prefill_chunk: 400,
+        prefix_caching: false,
+        ..config()
+    };
+    let mut bench = Bench::new(config);
+    bench.add(0, &text(4), 1, 100, 0);
+    bench.step(None);
+    bench.limit_prefill(4);
+    bench.add(1, &text(200), 1, 1, 0);
+    bench.step(None);
+    bench.add(2, &text(6), 1, 1, 0);
+    for _ in 0..4 {
+        bench.step(None);
+    }
+    assert!(bench.heard(2, 0).finish.is_some());
+    assert_eq!(bench.heard(1, 0).finish, None);
+    bench.run(200);
+}
+
+#[test]
+fn a_plan_ahead_is_taken_over_less_what_ended() {
+    let mut bench = Bench::new(config());
+    bench.device.is_ahead = true;
+    bench.add(0, &text(5), 1, 3, 0);
+    bench.add(1, &text(6), 1, 9, 0);
+    assert!(bench.step(None));
+    // Both have a share of the step after; one goes, and the other's is kept.
+    bench.abort(0);
+    bench.run(20);
+    assert_eq!(bench.heard(0, 0).finish, Some(FinishReason::Abort));
+    assert_eq!(bench.heard(1, 0).tokens, expected(&text(6), 0, 9, 40));
 }

@@ -7,7 +7,9 @@ mod device;
 use device::{Bench, config, expected, scores};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
-use tenon_engine::{EngineConfig, FinishReason, RequestId, SamplingParams};
+use tenon_engine::{
+    EngineConfig, FinishReason, RequestId, SamplingParams, SchedulingPolicy, Tenant,
+};
 
 #[derive(Debug, Clone)]
 struct Ask {
@@ -17,10 +19,13 @@ struct Ask {
     salt: u32,
     /// Log-probabilities of the prompt; with them `max_tokens` may be 0.
     wants_scores: bool,
+    priority: i32,
+    tenant: u64,
 }
 
 #[derive(Debug, Clone)]
 enum Action {
+    Limit(usize),
     Add(Ask),
     Abort(u8),
     AbortSequence(u8, u32),
@@ -44,13 +49,16 @@ fn ask() -> impl Strategy<Value = Ask> {
         3 => (1_u32..20).prop_map(|max_tokens| (max_tokens, false)),
         1 => (0_u32..10).prop_map(|max_tokens| (max_tokens, true)),
     ];
-    (prompt(), prop_oneof![3 => Just(1_u32), 1 => 2_u32..5], scored, 0_u32..3).prop_map(
-        |(prompt, n, (max_tokens, wants_scores), salt)| Ask {
+    let n = prop_oneof![3 => Just(1_u32), 1 => 2_u32..5];
+    (prompt(), n, scored, 0_u32..3, -2_i32..3, 0_u64..3).prop_map(
+        |(prompt, n, (max_tokens, wants_scores), salt, priority, tenant)| Ask {
             prompt,
             n,
             max_tokens,
             salt,
             wants_scores,
+            priority,
+            tenant,
         },
     )
 }
@@ -62,16 +70,27 @@ fn action() -> impl Strategy<Value = Action> {
         1 => (any::<u8>(), 0_u32..3).prop_map(|(at, index)| Action::AbortSequence(at, index)),
         1 => any::<u8>().prop_map(Action::AbortInFlight),
         1 => any::<u8>().prop_map(Action::Fail),
+        1 => (1_usize..12).prop_map(Action::Limit),
         8 => Just(Action::Step),
     ]
 }
 
 fn limits() -> impl Strategy<Value = EngineConfig> {
-    let blocks = (1_usize..6, 4_usize..24);
-    (blocks, 1_usize..6, 0_usize..20, 1_usize..20, 1_usize..9, any::<bool>()).prop_map(
-        |(blocks, max_num_seqs, spare, max_prefill_chunk, rows, prefix_caching)| {
-            let (block_size, num_blocks) = blocks;
+    let policy = prop_oneof![
+        2 => Just(SchedulingPolicy::Fcfs),
+        1 => Just(SchedulingPolicy::Priority),
+        1 => Just(SchedulingPolicy::FairShare),
+    ];
+    let sizes = (1_usize..6, 4_usize..24, 1_usize..6, 0_usize..20, 1_usize..20);
+    (sizes, 1_usize..9, any::<bool>(), policy).prop_map(
+        |(
+            (block_size, num_blocks, max_num_seqs, spare, max_prefill_chunk),
+            rows,
+            prefix_caching,
+            policy,
+        )| {
             EngineConfig {
+                policy,
                 block_size,
                 max_prompt_logits_rows: rows,
                 // Always room for a prompt of 37 and a token.
@@ -93,13 +112,14 @@ struct Run {
     singled_out: Vec<(RequestId, u32)>,
 }
 
-fn play(config: EngineConfig, actions: &[Action]) -> Run {
+fn play(config: EngineConfig, actions: &[Action], is_ahead: bool) -> Run {
     let mut run = Run {
         bench: Bench::new(config),
         asks: Vec::new(),
         touched: Vec::new(),
         singled_out: Vec::new(),
     };
+    run.bench.device.is_ahead = is_ahead;
     for action in actions {
         let pick = |at: u8| match run.asks.len() {
             0 => None,
@@ -114,7 +134,9 @@ fn play(config: EngineConfig, actions: &[Action]) -> Run {
                     ..Default::default()
                 };
                 params.validate(device::VOCAB).unwrap();
-                run.bench.add_with(id, &ask.prompt, ask.n, params, ask.salt);
+                let what = (&ask.prompt[..], ask.n, params, ask.salt);
+                let tenant = Tenant { id: ask.tenant, weight: 1 + ask.tenant as u32 };
+                run.bench.add_with(id, what, ask.priority, tenant);
                 run.asks.push(ask.clone());
             }
             Action::Abort(at) => {
@@ -139,6 +161,7 @@ fn play(config: EngineConfig, actions: &[Action]) -> Run {
                 run.touched.extend(id);
                 run.bench.device.failing.extend(id);
             }
+            Action::Limit(num_tokens) => run.bench.limit_prefill(*num_tokens),
             Action::Step => {
                 run.bench.step(None);
             }
@@ -191,7 +214,9 @@ fn check(run: &Run) -> Result<(), TestCaseError> {
     }
     // First come, first served.
     let admitted = run.bench.device.admissions.iter().filter(|(_, index)| *index == 0);
-    prop_assert!(admitted.is_sorted_by_key(|(request, _)| request));
+    if config.policy == SchedulingPolicy::Fcfs {
+        prop_assert!(admitted.is_sorted_by_key(|(request, _)| request));
+    }
     let stats = run.bench.engine.stats();
     prop_assert!(stats.prefix_cache_hits <= stats.prefix_cache_queries);
     prop_assert_eq!(stats.num_used_blocks, 0);
@@ -206,8 +231,9 @@ proptest! {
     fn every_schedule_gives_what_the_model_says(
         limits in limits(),
         actions in prop::collection::vec(action(), 0..60),
+        is_ahead in any::<bool>(),
     ) {
-        check(&play(limits, &actions))?;
+        check(&play(limits, &actions, is_ahead))?;
     }
 }
 
@@ -219,7 +245,7 @@ fn the_schedules_reach_what_they_are_about() {
     for _ in 0..100 {
         let strategy = (limits(), prop::collection::vec(action(), 30..60));
         let (limits, actions) = strategy.new_tree(&mut runner).unwrap().current();
-        let run = play(limits, &actions);
+        let run = play(limits, &actions, false);
         let stats = run.bench.engine.stats();
         preempted += usize::from(stats.num_preemptions > 0);
         hits += usize::from(stats.prefix_cache_hits > 0);

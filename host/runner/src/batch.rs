@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use tenon_backend::{SeqSpan, StepInputs};
-use tenon_engine::{Row, StepPlan};
+use tenon_engine::{EngineConfig, Row, StepPlan};
 
 use crate::rows::Rows;
 
@@ -33,6 +33,9 @@ impl LogitsUse {
     }
 }
 
+/// Entries of block tables that there is room for from the start (4 MiB).
+const MAX_TABLE_ROOM: usize = 1 << 20;
+
 /// Buffers of [`StepInputs`], sized once for the largest step.
 #[derive(Debug)]
 pub struct InputBatch {
@@ -52,15 +55,18 @@ pub struct InputBatch {
 }
 
 impl InputBatch {
-    /// For steps of at most `max_step_tokens` tokens and `max_logits_rows` rows.
-    pub fn new(block_size: usize, max_step_tokens: usize, max_logits_rows: usize) -> Self {
+    /// For the steps that these limits allow.
+    pub fn new(config: &EngineConfig) -> Self {
+        let (max_step_tokens, max_num_seqs) = (config.max_step_tokens, config.max_num_seqs);
+        let max_blocks = max_num_seqs * config.max_seq_len().div_ceil(config.block_size);
+        let max_logits_rows = config.max_logits_rows();
         InputBatch {
-            block_size,
+            block_size: config.block_size,
             token_ids: Vec::with_capacity(max_step_tokens),
             positions: Vec::with_capacity(max_step_tokens),
             slot_mapping: Vec::with_capacity(max_step_tokens),
-            seqs: Vec::with_capacity(max_logits_rows),
-            block_tables: Vec::new(),
+            seqs: Vec::with_capacity(max_num_seqs),
+            block_tables: Vec::with_capacity(max_blocks.min(MAX_TABLE_ROOM)),
             logits_rows: Vec::with_capacity(max_logits_rows),
             logits_uses: Vec::with_capacity(max_logits_rows),
         }

@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::time::Instant;
 
 use tenon_engine::params::in_vocabulary;
-use tenon_engine::{EngineConfig, EngineStats, ParamError, RequestId, SamplingParams};
+use tenon_engine::{EngineConfig, EngineStats, ParamError, RequestId, SamplingParams, Tenant};
 
 use crate::shared::{Lifecycle, Shared};
 
@@ -22,6 +23,28 @@ pub struct GenerateRequest {
     pub params: SamplingParams,
     /// Mixed into the block hashes: requests share cached prefixes only under the same salt.
     pub cache_salt: Option<String>,
+    /// Lower comes first, where the policy goes by priority.
+    pub priority: i32,
+    /// Whose tokens they are, where tenants share by weight.
+    pub tenant: Tenant,
+    /// Ends with [`tenon_engine::FinishReason::Deadline`] at the first step after it.
+    pub deadline: Option<Instant>,
+}
+
+impl GenerateRequest {
+    /// One sequence, no salt, no deadline, for the default tenant.
+    pub fn new(id: RequestId, prompt: Arc<[u32]>, params: SamplingParams) -> Self {
+        GenerateRequest {
+            id,
+            prompt,
+            n: 1,
+            params,
+            cache_salt: None,
+            priority: 0,
+            tenant: Tenant::default(),
+            deadline: None,
+        }
+    }
 }
 
 /// Why a request was not taken. Each variant is one HTTP answer.
@@ -133,7 +156,7 @@ impl RunnerHandle {
         self.shared.lifecycle() == Lifecycle::Ready
     }
 
-    /// No panic and no device failure so far.
+    /// No panic, no device failure and no step without end so far.
     pub fn is_healthy(&self) -> bool {
         self.shared.lifecycle() != Lifecycle::Unhealthy
     }

@@ -4,10 +4,13 @@ pub mod batch;
 pub mod handle;
 mod ledger;
 pub mod load;
+mod pace;
 pub mod rows;
 pub mod sampler;
 mod shared;
+mod watchdog;
 pub mod worker;
 
 pub use handle::{GenerateRequest, RunnerHandle, SubmitError};
+pub use watchdog::OnStuck;
 pub use worker::{OutputSink, WorkerConfig, WorkerError, WorkerThread, spawn};

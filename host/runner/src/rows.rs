@@ -5,6 +5,7 @@
 
 use tenon_engine::{Admitted, Row, StepPlan};
 
+use crate::pace::StepLoad;
 use crate::sampler::RowSampling;
 
 /// State of the sequence that owns the row.
@@ -29,10 +30,10 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// `max_num_seqs` free rows.
-    pub fn new(max_num_seqs: usize, eos_token_ids: Vec<u32>) -> Self {
-        let rows = (0..max_num_seqs).map(|_| RowState::default()).collect();
-        Rows { rows, eos_token_ids }
+    /// `max_num_seqs` free rows, with room for block tables of `max_blocks`: steps do not allocate.
+    pub fn new(max_num_seqs: usize, max_blocks: usize, eos_token_ids: Vec<u32>) -> Self {
+        let free = || RowState { blocks: Vec::with_capacity(max_blocks), ..RowState::default() };
+        Rows { rows: (0..max_num_seqs).map(|_| free()).collect(), eos_token_ids }
     }
 
     /// The row's state.
@@ -62,6 +63,21 @@ impl Rows {
                 &plan.new_blocks[item.new_blocks.start as usize..item.new_blocks.end as usize];
             self.row_mut(item.row).blocks.extend(new.iter().map(|b| b.0));
         }
+    }
+
+    /// What a step of this plan, which was applied, is made of.
+    pub fn load(&self, plan: &StepPlan) -> StepLoad {
+        let mut load = StepLoad::default();
+        for item in &plan.scheduled {
+            let is_decode = item.wants_logits
+                && item.num_tokens == 1
+                && item.start as usize >= self.row(item.row).prompt_len;
+            match is_decode {
+                true => load.num_decodes += 1,
+                false => load.num_prefill_tokens += item.num_tokens as usize,
+            }
+        }
+        load
     }
 
     fn admit(&mut self, admitted: &Admitted) {

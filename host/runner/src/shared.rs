@@ -3,6 +3,7 @@
 use std::hash::Hasher;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 
 use siphasher::sip::SipHasher24;
 use tenon_engine::{EngineConfig, EngineStats, RequestId};
@@ -36,6 +37,9 @@ pub(crate) struct Shared {
     // Sequences that were submitted and have not ended, those in the channel included.
     num_live: AtomicUsize,
     stats: [AtomicU64; NUM_CELLS],
+    started: Instant,
+    // Milliseconds from `started` to the begin of the engine thread's round, plus 1; 0: parked.
+    busy_since: AtomicU64,
 }
 
 impl Shared {
@@ -52,6 +56,8 @@ impl Shared {
             reason: OnceLock::new(),
             num_live: AtomicUsize::new(0),
             stats: [const { AtomicU64::new(0) }; NUM_CELLS],
+            started: Instant::now(),
+            busy_since: AtomicU64::new(0),
         };
         shared.publish(&stats);
         shared
@@ -82,14 +88,30 @@ impl Shared {
         self.advance(Lifecycle::Draining, &[Lifecycle::Starting, Lifecycle::Ready]);
     }
 
-    /// Nothing is taken any more; with a reason when that is a failure.
+    /// The engine thread begins a round of its loop.
+    pub fn begin_round(&self) {
+        self.busy_since.store(self.started.elapsed().as_millis() as u64 + 1, SeqCst);
+    }
+
+    /// The engine thread waits for messages.
+    pub fn park(&self) {
+        self.busy_since.store(0, SeqCst);
+    }
+
+    /// How long the engine thread has been in its round; none while it is parked.
+    pub fn busy_for(&self) -> Option<Duration> {
+        let since = self.busy_since.load(SeqCst).checked_sub(1)?;
+        Some(self.started.elapsed().saturating_sub(Duration::from_millis(since)))
+    }
+
+    /// Nothing is taken any more; with a reason when that is a failure. What failed stays so.
     pub fn close(&self, failure: Option<&str>) {
-        let end = match failure {
+        if let Some(reason) = failure {
+            self.reason.get_or_init(|| reason.to_owned());
+        }
+        let end = match self.failure() {
             None => Lifecycle::Stopped,
-            Some(reason) => {
-                self.reason.get_or_init(|| reason.to_owned());
-                Lifecycle::Unhealthy
-            }
+            Some(_) => Lifecycle::Unhealthy,
         };
         self.lifecycle.store(end as u8, SeqCst);
     }
@@ -150,7 +172,7 @@ impl Shared {
     }
 }
 
-const NUM_SCALARS: usize = 14;
+const NUM_SCALARS: usize = 15;
 const NUM_BUCKETS: usize = tenon_engine::stats::STEP_TOKEN_BOUNDS.len() + 1;
 const NUM_CELLS: usize = NUM_SCALARS + NUM_BUCKETS;
 
@@ -170,6 +192,7 @@ fn to_cells(s: &EngineStats) -> [u64; NUM_CELLS] {
         s.generation_tokens,
         s.num_steps,
         s.num_step_tokens,
+        s.num_steps_ahead,
     ];
     let mut cells = [0; NUM_CELLS];
     cells[..NUM_SCALARS].copy_from_slice(&scalars);
@@ -196,6 +219,7 @@ fn from_cells(cells: [u64; NUM_CELLS]) -> EngineStats {
         generation_tokens: cells[11],
         num_steps: cells[12],
         num_step_tokens: cells[13],
+        num_steps_ahead: cells[14],
         step_tokens,
     }
 }

@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, channel, sync_channel};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use tenon_backend::{Backend, BackendError};
 use tenon_engine::{
@@ -16,13 +17,17 @@ use tenon_engine::{
 use crate::batch::InputBatch;
 use crate::handle::{GenerateRequest, Message, RunnerHandle};
 use crate::ledger::Ledger;
+use crate::pace::Pace;
 use crate::rows::Rows;
 use crate::sampler::Sampler;
 use crate::shared::Shared;
+use crate::watchdog::{self, OnStuck};
 
 /// Where each step's outputs go, all at once, on the engine thread: hand them over and return. It
 /// may wait for who takes them, who may meanwhile call the handle.
-pub type OutputSink = Box<dyn FnMut(Vec<StepOutput>) + Send>;
+///
+/// It takes the outputs out; the buffer is used again.
+pub type OutputSink = Box<dyn FnMut(&mut Vec<StepOutput>) + Send>;
 
 /// What the engine thread is started with.
 #[derive(Debug, Clone)]
@@ -31,6 +36,17 @@ pub struct WorkerConfig {
     pub engine: EngineConfig,
     /// Width of the backend's logits.
     pub vocab_size: u32,
+    /// Step time with a prompt's chunk in it over that without, at most; 0: no limit.
+    pub prefill_slowdown: f64,
+    /// A step that takes longer than this makes the engine unhealthy; none: it may take any time.
+    pub stall_timeout: Option<Duration>,
+}
+
+impl WorkerConfig {
+    /// Running streams may slow down to half their pace, and nothing watches the engine.
+    pub fn new(engine: EngineConfig, vocab_size: u32) -> Self {
+        WorkerConfig { engine, vocab_size, prefill_slowdown: 2.0, stall_timeout: None }
+    }
 }
 
 /// Why the engine thread does not run.
@@ -56,6 +72,7 @@ pub struct WorkerThread {
     shared: Arc<Shared>,
     // Closed when the warm-up is done or has failed.
     warmed_up: Receiver<()>,
+    watchdog: Option<JoinHandle<()>>,
 }
 
 impl WorkerThread {
@@ -72,6 +89,10 @@ impl WorkerThread {
     /// Waits until the thread ends: drained, stopped, failed, or without handles and work.
     pub fn join(self) -> Result<(), WorkerError> {
         let ended = self.thread.join().unwrap_or_else(|_| Err("its thread panicked".into()));
+        if let Some(watchdog) = self.watchdog {
+            // The engine thread owned what it waits for.
+            let _ = watchdog.join();
+        }
         ended.map_err(|reason| WorkerError::Failed { reason })
     }
 
@@ -84,11 +105,13 @@ impl WorkerThread {
 /// Starts the engine thread.
 ///
 /// The thread calls `backend.forward` itself (it is worker 0 of a CPU backend's pool) and parks
-/// while nothing is alive.
+/// while nothing is alive. `on_stuck` is called when a step takes longer than
+/// [`WorkerConfig::stall_timeout`]; the sink may then be blocked or never called again.
 pub fn spawn(
     config: WorkerConfig,
     backend: Box<dyn Backend>,
     outputs: OutputSink,
+    on_stuck: OnStuck,
 ) -> Result<(RunnerHandle, WorkerThread), WorkerError> {
     let engine = Engine::new(config.engine.clone())?;
     let shared = Arc::new(Shared::new(config.engine.clone(), config.vocab_size));
@@ -98,14 +121,17 @@ pub fn spawn(
     let (sender, receiver) = channel();
     let (warm_sender, warmed_up) = sync_channel(0);
     let worker = Worker {
-        rows: Rows::new(config.engine.max_num_seqs, config.engine.eos_token_ids.clone()),
-        batch: InputBatch::new(
-            config.engine.block_size,
-            config.engine.max_step_tokens,
-            config.engine.max_logits_rows(),
+        rows: Rows::new(
+            config.engine.max_num_seqs,
+            config.engine.max_seq_len().div_ceil(config.engine.block_size),
+            config.engine.eos_token_ids.clone(),
         ),
+        batch: InputBatch::new(&config.engine),
         sampler: Sampler::new(config.vocab_size as usize),
         results: Vec::with_capacity(config.engine.max_num_seqs),
+        settled: Vec::with_capacity(config.engine.max_num_seqs),
+        pace: Pace::new(config.prefill_slowdown),
+        overlaps: backend.is_async(),
         engine,
         backend,
         outputs,
@@ -113,11 +139,18 @@ pub fn spawn(
         shared: shared.clone(),
         receiver,
     };
-    let thread = std::thread::Builder::new()
-        .name("tenon-engine".into())
-        .spawn(move || worker.run(warm_sender))?;
+    let (alive, ended) = sync_channel(0);
+    let watchdog = match config.stall_timeout {
+        None => None,
+        Some(timeout) => Some(watchdog::spawn(shared.clone(), timeout, ended, on_stuck)?),
+    };
+    let thread = std::thread::Builder::new().name("tenon-engine".into()).spawn(move || {
+        let result = worker.run(warm_sender);
+        drop(alive);
+        result
+    })?;
     let handle = RunnerHandle::new(shared.clone(), sender);
-    Ok((handle, WorkerThread { thread, shared, warmed_up }))
+    Ok((handle, WorkerThread { thread, shared, warmed_up, watchdog }))
 }
 
 /// What a message asks of the loop.
@@ -135,6 +168,10 @@ struct Worker {
     sampler: Sampler,
     // Scratch of `step`.
     results: Vec<Sampled>,
+    settled: Vec<StepOutput>,
+    pace: Pace,
+    // The backend runs elsewhere: plan the next step meanwhile.
+    overlaps: bool,
     backend: Box<dyn Backend>,
     outputs: OutputSink,
     ledger: Ledger,
@@ -173,7 +210,10 @@ impl Worker {
             if self.engine.is_idle() && is_draining {
                 return Ok(());
             }
+            self.shared.begin_round();
+            self.end_expired();
             self.step()?;
+            self.shared.park();
         }
     }
 
@@ -208,12 +248,12 @@ impl Worker {
         match message {
             Message::Submit(request) => self.admit(*request),
             Message::Abort(id) => {
-                let outputs = self.engine.abort(id);
-                self.deliver(outputs);
+                self.engine.abort(id, FinishReason::Abort, &mut self.settled);
+                self.deliver();
             }
             Message::AbortSequence(id, index) => {
-                let outputs = self.engine.abort_sequence(id, index);
-                self.deliver(outputs);
+                self.engine.abort_sequence(id, index, &mut self.settled);
+                self.deliver();
             }
             Message::Drain => return Next::Drain,
             Message::Stop => return Next::Stop,
@@ -223,7 +263,7 @@ impl Worker {
 
     fn admit(&mut self, request: GenerateRequest) {
         let (id, n) = (request.id, request.n);
-        if !self.ledger.open(id, n) {
+        if !self.ledger.open(id, n, request.deadline) {
             // An answer under this id would end the other request.
             tracing::error!(request_id = id.0, "a request id was used twice");
             self.shared.give_back(n as usize);
@@ -235,6 +275,8 @@ impl Worker {
             n,
             params: Arc::new(request.params),
             cache_salt: request.cache_salt,
+            priority: request.priority,
+            tenant: request.tenant,
         });
         if let Err(error) = added {
             let message = error.to_string();
@@ -248,20 +290,40 @@ impl Worker {
                 error: Some(message.clone()),
                 num_cached_tokens: 0,
             });
-            self.deliver(outputs.collect());
+            self.settled.extend(outputs);
+            self.deliver();
         }
+    }
+
+    /// Ends the requests whose time is over.
+    fn end_expired(&mut self) {
+        for request in self.ledger.expired(Instant::now()) {
+            self.engine.abort(request, FinishReason::Deadline, &mut self.settled);
+        }
+        self.deliver();
     }
 
     /// Plan, forward, sample, settle.
     fn step(&mut self) -> Result<(), BackendError> {
         let Some(plan) = self.engine.plan() else { return Ok(()) };
         self.rows.apply(plan);
+        let load = self.rows.load(plan);
         let inputs = self.batch.build(&self.rows, plan);
+        let started = Instant::now();
         let ticket = self.backend.forward(&inputs)?;
+        if self.overlaps {
+            self.engine.plan_ahead();
+            self.shared.publish(&self.engine.stats());
+        }
         let logits = self.backend.wait(ticket)?;
+        self.pace.observe(load, started.elapsed().as_secs_f64());
         self.sampler.sample(&mut self.rows, self.batch.logits_uses(), logits, &mut self.results)?;
-        let outputs = self.engine.settle(&mut self.results);
-        self.deliver(outputs);
+        self.engine.settle(&mut self.results, &mut self.settled);
+        // Those that sampled decode in the next step, unless they ended.
+        let decodes = |o: &&StepOutput| o.token.is_some() && o.finish.is_none();
+        let num_decodes = self.settled.iter().filter(decodes).count();
+        self.engine.limit_prefill(self.pace.limit(num_decodes));
+        self.deliver();
         Ok(())
     }
 
@@ -275,14 +337,15 @@ impl Worker {
         Err(BackendError::Failed(format!("logits are `{width}` wide, not {vocab_size}")))
     }
 
-    fn deliver(&mut self, outputs: Vec<StepOutput>) {
+    fn deliver(&mut self) {
         self.shared.publish(&self.engine.stats());
-        if outputs.is_empty() {
+        if self.settled.is_empty() {
             return;
         }
         // First, so that who waits for an output finds room for the next request.
-        self.shared.give_back(self.ledger.settle(&outputs));
-        (self.outputs)(outputs);
+        self.shared.give_back(self.ledger.settle(&self.settled));
+        (self.outputs)(&mut self.settled);
+        self.settled.clear();
     }
 
     /// Ends all that is alive and all that is still in the channel.
@@ -298,10 +361,10 @@ impl Worker {
         });
         for message in self.receiver.try_iter() {
             if let Message::Submit(request) = message {
-                self.ledger.open(request.id, request.n);
+                self.ledger.open(request.id, request.n, None);
             }
         }
-        let outputs = match failure {
+        let mut outputs = match failure {
             None => self.ledger.end_all(FinishReason::Abort, None),
             Some(reason) => {
                 let error = format!("the engine stopped: {reason}");
@@ -313,7 +376,7 @@ impl Worker {
         }
         self.shared.give_back(outputs.len());
         // The sink may be what panicked before.
-        let sent = catch_unwind(AssertUnwindSafe(|| (self.outputs)(outputs)));
+        let sent = catch_unwind(AssertUnwindSafe(|| (self.outputs)(&mut outputs)));
         if sent.is_err() {
             tracing::error!("the sink of outputs panicked");
         }

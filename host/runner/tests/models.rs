@@ -72,9 +72,9 @@ fn run(
 ) -> (Vec<Ended>, u64) {
     let backend = backend(kind, model, &config);
     let (sender, outputs) = channel();
-    let config = WorkerConfig { engine: config, vocab_size: TinyModel::VOCAB as u32 };
-    let sink = Box::new(move |batch| drop(sender.send(batch)));
-    let (handle, thread) = spawn(config, backend, sink).unwrap();
+    let config = WorkerConfig::new(config, TinyModel::VOCAB as u32);
+    let sink = Box::new(move |batch: &mut Vec<_>| drop(sender.send(std::mem::take(batch))));
+    let (handle, thread) = spawn(config, backend, sink, Box::new(|_| {})).unwrap();
     for request in requests {
         handle.submit(request.clone()).unwrap();
     }
@@ -93,6 +93,7 @@ fn roomy() -> EngineConfig {
         max_step_tokens: 64,
         max_prefill_chunk: 64,
         max_prompt_logits_rows: 24,
+        policy: Default::default(),
         max_model_len: 128,
         max_waiting: 100,
         prefix_caching: false,

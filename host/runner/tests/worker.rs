@@ -5,8 +5,10 @@
 mod fake;
 
 use fake::{Bench, FakeBackend, Fault, PATIENCE, config, expected, request, start, start_with};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 use tenon_engine::{EngineConfig, FinishReason, RequestId, SamplingParams};
-use tenon_runner::{GenerateRequest, SubmitError, WorkerConfig, WorkerError, spawn};
+use tenon_runner::{GenerateRequest, RunnerHandle, SubmitError, WorkerConfig, WorkerError, spawn};
 
 fn started() -> Bench {
     start(config(), FakeBackend::new(&config()))
@@ -308,8 +310,9 @@ fn a_backend_that_fails_its_warm_up_is_never_ready() {
 fn limits_that_cannot_work_are_refused() {
     let engine = EngineConfig { max_step_tokens: 1, ..config() };
     let backend = FakeBackend::new(&config());
-    let config = WorkerConfig { engine, vocab_size: fake::VOCAB };
-    let error = spawn(config, Box::new(backend), Box::new(|_| {})).err().unwrap();
+    let config = WorkerConfig::new(engine, fake::VOCAB);
+    let spawned = spawn(config, Box::new(backend), Box::new(|_| {}), Box::new(|_| {}));
+    let error = spawned.err().unwrap();
     assert!(error.to_string().contains("max_step_tokens"), "{error}");
 }
 
@@ -350,11 +353,11 @@ fn an_abort_never_waits_for_a_sink_that_waits() {
     let (entered, is_in_sink) = std::sync::mpsc::channel();
     let (gate, opened) = std::sync::mpsc::channel::<()>();
     let (sender, outputs) = std::sync::mpsc::channel();
-    let sink = Box::new(move |batch| {
+    let sink = Box::new(move |batch: &mut Vec<_>| {
         let _ = entered.send(());
         // Open for good once the other end is gone.
         let _ = opened.recv();
-        drop(sender.send(batch));
+        drop(sender.send(std::mem::take(batch)));
     });
     let bench = start_with(config(), FakeBackend::new(&config()), sink, outputs);
     bench.handle.submit(request(1, &[1, 2], 3)).unwrap();
@@ -373,4 +376,90 @@ fn an_abort_never_waits_for_a_sink_that_waits() {
     aborting.join().unwrap();
     waited.expect("aborts wait for the engine, which waits for who aborts");
     assert_eq!(bench.hear(1).len(), 1);
+}
+
+/// On a device that runs elsewhere, each step but the first is planned while the one before runs,
+/// and nobody's output changes.
+#[test]
+fn the_next_step_is_planned_while_one_runs() {
+    let handle: Arc<OnceLock<RunnerHandle>> = Arc::default();
+    let (sender, seen) = std::sync::mpsc::channel();
+    let asked = handle.clone();
+    let on_wait = move || {
+        if let Some(handle) = asked.get() {
+            let stats = handle.stats();
+            let _ = sender.send((stats.num_steps, stats.num_steps_ahead));
+        }
+    };
+    let bench = start(config(), FakeBackend::new(&config()).elsewhere(on_wait));
+    bench.thread.wait_ready().unwrap();
+    let _ = handle.set(bench.handle.clone());
+    let prompts = texts(40);
+    for (id, prompt) in (0..).zip(&prompts) {
+        bench.handle.submit(request(id, prompt, 20)).unwrap();
+        if id % 5 == 4 {
+            bench.handle.abort(RequestId(id));
+        }
+    }
+    for (((id, _), heard), prompt) in bench.hear(40).into_iter().zip(&prompts) {
+        let want = expected(prompt, 20);
+        match heard.finish {
+            FinishReason::Abort => assert!(id % 5 == 4 && want.starts_with(&heard.tokens)),
+            _ => assert_eq!(heard.tokens, want, "request {id}"),
+        }
+    }
+    let stats = bench.handle.stats();
+    assert_eq!(stats.num_used_blocks, 0);
+    bench.handle.drain();
+    bench.thread.join().unwrap();
+    // What was seen at a wait is the state after the plan ahead, not yet after the step.
+    let seen: Vec<(u64, u64)> = seen.iter().collect();
+    let ahead = seen.windows(2).filter(|w| w[1].1 > w[0].1).count();
+    assert!(ahead * 10 > seen.len() * 8, "{ahead} of {} steps", seen.len());
+}
+
+#[test]
+fn a_request_ends_at_its_deadline() {
+    let (backend, gate) = FakeBackend::new(&config()).gated();
+    let bench = start(config(), backend);
+    let endless = SamplingParams { ignore_eos: true, ..request(0, &[1], 50).params };
+    let deadline = Some(Instant::now());
+    let late = GenerateRequest { params: endless.clone(), deadline, ..request(1, &[3; 8], 50) };
+    bench.handle.submit(late).unwrap();
+    let deadline = Some(Instant::now() + PATIENCE);
+    let timely = GenerateRequest { params: endless, deadline, ..request(2, &[3; 8], 50) };
+    bench.handle.submit(timely).unwrap();
+    drop(gate);
+    let ended = bench.hear(2);
+    assert_eq!(ended[0].1.finish, FinishReason::Deadline);
+    assert!(ended[0].1.tokens.len() <= 1);
+    assert_eq!(ended[1].1.finish, FinishReason::Length);
+    assert_eq!(bench.handle.stats().num_used_blocks, 0);
+}
+
+#[test]
+fn a_step_without_end_makes_the_engine_unhealthy() {
+    let (backend, gate) = FakeBackend::new(&config()).gated();
+    let (sender, outputs) = std::sync::mpsc::channel();
+    let sink = Box::new(move |batch: &mut Vec<_>| drop(sender.send(std::mem::take(batch))));
+    let (said, stuck) = std::sync::mpsc::channel();
+    let on_stuck = Box::new(move |reason: &str| drop(said.send(reason.to_owned())));
+    let config = WorkerConfig {
+        stall_timeout: Some(Duration::from_millis(40)),
+        ..WorkerConfig::new(config(), fake::VOCAB)
+    };
+    let (handle, thread) = spawn(config, Box::new(backend), sink, on_stuck).unwrap();
+    thread.wait_ready().unwrap();
+    handle.submit(request(1, &[1, 2], 3)).unwrap();
+    let reason = stuck.recv_timeout(PATIENCE).unwrap();
+    assert!(reason.starts_with("no progress for 0."), "{reason}");
+    assert!(!handle.is_healthy());
+    let refused = handle.submit(request(2, &[1], 1)).unwrap_err();
+    assert!(matches!(refused, SubmitError::Unhealthy { .. }), "{refused}");
+    // It moves again: what was taken ends, and the engine stays unhealthy.
+    drop(gate);
+    assert_eq!(fake::hear(&outputs, 1)[0].1.tokens, expected(&[1, 2], 3));
+    handle.drain();
+    drop(thread.join());
+    assert!(!handle.is_healthy());
 }

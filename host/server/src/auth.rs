@@ -35,18 +35,25 @@ impl KeyRing {
 
     /// Is `key` one of them? Takes the same time for every key of a length.
     pub fn holds(&self, key: &str) -> bool {
+        self.place(key).is_some()
+    }
+
+    /// Which of them it is, in the order in which they were given.
+    pub fn place(&self, key: &str) -> Option<usize> {
         let digest: [u8; 32] = Sha256::digest(key.as_bytes()).into();
-        let mut found = false;
-        for known in &self.0 {
+        let mut found = None;
+        for (place, known) in self.0.iter().enumerate() {
             let difference = known.iter().zip(&digest).fold(0, |sum, (a, b)| sum | (a ^ b));
-            found |= std::hint::black_box(difference) == 0;
+            if std::hint::black_box(difference) == 0 {
+                found = found.or(Some(place));
+            }
         }
         found
     }
 }
 
 /// The key of a request: `Authorization: Bearer KEY`, or `x-api-key` as some clients send it.
-fn key_of(headers: &HeaderMap) -> Option<&str> {
+pub(crate) fn key_of(headers: &HeaderMap) -> Option<&str> {
     if let Some(value) = headers.get(header::AUTHORIZATION) {
         let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
         return scheme.eq_ignore_ascii_case("bearer").then(|| key.trim());

@@ -40,7 +40,7 @@ pub(crate) async fn complete(
     State(state): State<Arc<ServerState>>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let in_flight = InFlight::enter(&state)?;
+    let in_flight = InFlight::enter(&state, request.headers())?;
     let body = read_json(request, state.config.max_body_bytes).await?;
     // Rendering, tokenizing and the first use of a parser take their time: not on this thread. They
     // keep the request's place, since they go on when the client leaves.
@@ -74,7 +74,11 @@ pub(crate) async fn on_blocking_thread<T: Send + 'static>(
 fn prepare(state: &ServerState, body: &[u8]) -> Result<Prepared, ApiError> {
     let mut fields = Fields::parse(body)?;
     check_model(&state.model, &mut fields)?;
-    let bounds = Bounds { vocab_size: state.model.vocab_size, limits: state.config.limits };
+    let bounds = Bounds {
+        vocab_size: state.model.vocab_size,
+        limits: state.config.limits,
+        has_priorities: state.config.has_priorities,
+    };
     let mut request = ChatRequest::take(&mut fields, &bounds)?;
     prompt::bind_words(state, &mut request.sampling)?;
     let text = prompt::render(state, &request)?;

@@ -32,7 +32,7 @@ pub(crate) async fn complete(
     State(state): State<Arc<ServerState>>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let in_flight = InFlight::enter(&state)?;
+    let in_flight = InFlight::enter(&state, request.headers())?;
     let body = read_json(request, state.config.max_body_bytes).await?;
     let preparing = state.clone();
     // With the request's place: the work goes on when the client leaves.
@@ -53,7 +53,11 @@ fn prepare(state: &ServerState, body: &[u8]) -> Result<Prepared, ApiError> {
     let mut fields = Fields::parse(body)?;
     check_model(&state.model, &mut fields)?;
     let limits = state.config.limits;
-    let bounds = Bounds { vocab_size: state.model.vocab_size, limits };
+    let bounds = Bounds {
+        vocab_size: state.model.vocab_size,
+        limits,
+        has_priorities: state.config.has_priorities,
+    };
     let mut request = CompletionRequest::take(&mut fields, &bounds)?;
     let num_choices = request.prompts.len() as u64 * u64::from(request.sampling.n);
     if num_choices > u64::from(limits.max_choices) {

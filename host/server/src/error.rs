@@ -33,6 +33,9 @@ pub enum ApiError {
         /// Path of the field.
         param: String,
     },
+    /// 504: its time was over before it ended.
+    #[error("the request's time is over; allow more with `x-request-timeout-ms` or ask for less")]
+    DeadlineExceeded,
     /// 400 `context_length_exceeded`.
     #[error(
         "the model's context is {limit} tokens, the request needs {needed} ({prompt} in `{param}` \
@@ -175,6 +178,7 @@ impl ApiError {
             ApiError::QueueFull { .. } => StatusCode::TOO_MANY_REQUESTS,
             ApiError::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
             ApiError::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+            ApiError::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
         }
     }
 
@@ -201,6 +205,7 @@ impl ApiError {
             ApiError::QueueFull { .. } => ("rate_limit_error", Some("rate_limit_exceeded")),
             ApiError::Internal(_) => ("server_error", Some("internal_error")),
             ApiError::Unavailable(_) => ("server_error", Some("service_unavailable")),
+            ApiError::DeadlineExceeded => ("server_error", Some("deadline_exceeded")),
         }
     }
 
@@ -377,6 +382,7 @@ mod tests {
                 Some("rate_limit_exceeded"),
             ),
             (ApiError::Internal("i".into()), 500, "server_error", None, Some("internal_error")),
+            (ApiError::DeadlineExceeded, 504, "server_error", None, Some("deadline_exceeded")),
             (
                 ApiError::Unavailable("u".into()),
                 503,

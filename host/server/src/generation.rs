@@ -11,6 +11,7 @@ use tenon_engine::{RequestId, SamplingParams};
 use tenon_runner::handle::GenerateRequest;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
+use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::lifecycle::InFlight;
 use crate::metrics::Ended;
@@ -61,13 +62,14 @@ impl Generation {
         parser: Option<ParserBinding>,
         param: &'static str,
     ) -> Result<Generation, ApiError> {
+        let caller = in_flight.caller;
         let mut streams = Vec::with_capacity(prompts.len());
         for prompt in prompts {
             let is_empty = prompt.params.max_tokens == 0 && prompt.params.prompt_logprobs.is_none();
             let stream = if is_empty {
                 EngineStream::empty(state, sampling.n)
             } else {
-                EngineStream::submit(state, prompt, sampling, parser.clone(), param)?
+                EngineStream::submit(state, prompt, sampling, parser.clone(), (caller, param))?
             };
             streams.push(stream);
         }
@@ -130,7 +132,7 @@ impl EngineStream {
         prompt: PromptRequest,
         sampling: &Sampling,
         parser: Option<ParserBinding>,
-        param: &'static str,
+        (caller, param): (Caller, &'static str),
     ) -> Result<EngineStream, ApiError> {
         let id = state.next_request_id();
         let (sender, events) = unbounded_channel();
@@ -148,11 +150,12 @@ impl EngineStream {
         let max_tokens = prompt.params.max_tokens;
         state.workers.open(spec).map_err(from_open)?;
         let request = GenerateRequest {
-            id,
-            prompt: prompt.prompt,
             n: sampling.n,
-            params: prompt.params,
             cache_salt: sampling.cache_salt.clone(),
+            priority: sampling.priority,
+            tenant: caller.tenant,
+            deadline: caller.deadline,
+            ..GenerateRequest::new(id, prompt.prompt, prompt.params)
         };
         if let Err(error) = state.engine.submit(request) {
             state.workers.close(id);
@@ -240,7 +243,7 @@ impl EngineStream {
             Finish::Stop | Finish::ToolCalls => Ended::Stop,
             Finish::Length => Ended::Length,
             Finish::Repetition => Ended::Repetition,
-            Finish::Abort => Ended::Abort,
+            Finish::Abort | Finish::Deadline => Ended::Abort,
             Finish::Error => Ended::Error,
         };
         let decode = times.first.map_or_else(Default::default, |first| now - first);
@@ -289,6 +292,7 @@ pub(crate) fn failure(finished: &Finished) -> Option<ApiError> {
             let why = finished.error.as_deref().unwrap_or("the sequence failed");
             Some(ApiError::Internal(format!("generation failed: {why}")))
         }
+        Finish::Deadline => Some(ApiError::DeadlineExceeded),
         Finish::Abort => Some(ApiError::Unavailable("the request was aborted".to_owned())),
         Finish::Stop | Finish::Length | Finish::Repetition | Finish::ToolCalls => None,
     }

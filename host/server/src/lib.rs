@@ -7,6 +7,7 @@
 
 mod auth;
 mod body;
+mod caller;
 mod chat;
 mod completion_answer;
 mod completions;

@@ -4,8 +4,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use axum::http::HeaderMap;
 use tokio::sync::Notify;
 
+use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::state::ServerState;
 
@@ -77,33 +79,38 @@ impl Lifecycle {
 }
 
 /// One request in flight; its end is the drop.
-pub(crate) struct InFlight(Arc<ServerState>);
+pub(crate) struct InFlight {
+    state: Arc<ServerState>,
+    /// Who it is for.
+    pub caller: Caller,
+}
 
 impl InFlight {
     /// Takes a place, or says why not: 503 while loading, draining or after a failure, 429 when
     /// full.
-    pub fn enter(state: &Arc<ServerState>) -> Result<InFlight, ApiError> {
+    pub fn enter(state: &Arc<ServerState>, headers: &HeaderMap) -> Result<InFlight, ApiError> {
         let lifecycle = &state.lifecycle;
         if let Some(reason) = state.engine.failure() {
             return Err(ApiError::Unavailable(format!("the engine stopped: {reason}")));
         }
         // Counted first: a drain that starts now waits for this request or turns it away.
         let before = lifecycle.num_inflight.fetch_add(1, Ordering::SeqCst);
-        let entered = InFlight(state.clone());
+        let mut entered = InFlight { state: state.clone(), caller: Caller::default() };
         if lifecycle.is_draining() {
             return Err(ApiError::Unavailable("the server is shutting down".to_owned()));
         }
         if before >= lifecycle.limit {
             return Err(ApiError::QueueFull { limit: lifecycle.limit });
         }
+        entered.caller = Caller::of(state, headers)?;
         Ok(entered)
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        if self.0.lifecycle.num_inflight.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.0.lifecycle.idle.notify_waiters();
+        if self.state.lifecycle.num_inflight.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.state.lifecycle.idle.notify_waiters();
         }
     }
 }

@@ -108,6 +108,12 @@ pub struct ServerConfig {
     pub reasoning_field: ReasoningField,
     /// Tools may go to a template that does not show them to the model.
     pub allow_ignored_tools: bool,
+    /// Shares of the API keys, in their order, where tenants share by weight; 1 where none is said.
+    pub tenant_weights: Vec<u32>,
+    /// The engine orders by priority.
+    pub has_priorities: bool,
+    /// A request ends with an error after this; none: it takes as long as it takes.
+    pub request_timeout: Option<Duration>,
     /// How long requests in flight may go on after the signal to stop.
     pub drain_timeout: Duration,
     /// Between comments on a stream that has nothing to say.
@@ -124,6 +130,9 @@ impl Default for ServerConfig {
             api_keys: Vec::new(),
             admin_key: None,
             metrics_auth: false,
+            tenant_weights: Vec::new(),
+            has_priorities: false,
+            request_timeout: None,
             max_body_bytes: 8 << 20,
             max_upload_bytes: 16 << 20,
             max_inflight: 1024,

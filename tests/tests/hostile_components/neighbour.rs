@@ -76,6 +76,7 @@ impl Server {
             max_step_tokens: 64,
             max_prefill_chunk: 64,
             max_prompt_logits_rows: 16,
+            policy: Default::default(),
             max_model_len: NUM_TOKENS + 64,
             max_waiting: 16,
             prefix_caching: true,
@@ -83,9 +84,9 @@ impl Server {
             eos_token_ids: vec![eos],
         };
         let sink = workers.clone();
-        let config = WorkerConfig { engine, vocab_size };
-        let (runner, thread) =
-            spawn(config, backend, Box::new(move |batch| sink.deliver(batch))).unwrap();
+        let config = WorkerConfig::new(engine, vocab_size);
+        let outputs = Box::new(move |batch: &mut Vec<_>| sink.deliver(batch));
+        let (runner, thread) = spawn(config, backend, outputs, Box::new(|_| {})).unwrap();
         thread.wait_ready().unwrap();
         let _ = slot.set(runner.clone());
         Server { runner, thread, workers, next_id: 1 }

@@ -72,11 +72,11 @@ impl Harness {
     /// One step per token, then one that ends.
     fn say(&self, id: u64, index: u32, text: &str, finish: Option<FinishReason>) {
         for token in self.tokens(text) {
-            self.workers.deliver(vec![output(id, index, Some(token), None)]);
+            self.workers.deliver(&mut vec![output(id, index, Some(token), None)]);
         }
         if let Some(reason) = finish {
             let token = if let FinishReason::Stop(token) = reason { Some(token) } else { None };
-            self.workers.deliver(vec![output(id, index, token, Some(reason))]);
+            self.workers.deliver(&mut vec![output(id, index, token, Some(reason))]);
         }
     }
 }
@@ -207,7 +207,7 @@ proptest! {
                     }
                 }
             }
-            harness.workers.deliver(step);
+            harness.workers.deliver(&mut step);
         }
         for (mut events, (message, finish)) in streams {
             // Collect both, then look: their events interleave.
@@ -273,7 +273,9 @@ fn tokens_are_counted_and_the_stop_token_has_no_text() {
 
     // Without a parser; an incomplete character at the end; text of kept and of other specials.
     let mut events = harness.open(2, 1, &[], None);
-    harness.workers.deliver(vec![output(2, 0, Some(258), None), output(2, 0, Some(0xe6), None)]);
+    harness
+        .workers
+        .deliver(&mut vec![output(2, 0, Some(258), None), output(2, 0, Some(0xe6), None)]);
     harness.say(2, 0, "", Some(FinishReason::Length));
     let (message, finished) = until_finished(&mut events, 0);
     assert_eq!(message.content.as_deref(), Some("\u{fffd}"));
@@ -281,7 +283,7 @@ fn tokens_are_counted_and_the_stop_token_has_no_text() {
 
     // A token beyond the vocabulary has no text and ends nothing.
     let mut events = harness.open(3, 1, &[], None);
-    harness.workers.deliver(vec![output(3, 0, Some(90_000), None)]);
+    harness.workers.deliver(&mut vec![output(3, 0, Some(90_000), None)]);
     harness.say(3, 0, "x", Some(FinishReason::Stop(EOS)));
     let (message, finished) = until_finished(&mut events, 0);
     assert_eq!((message.content.as_deref(), finished.num_output_tokens), (Some("x"), 3));
@@ -298,7 +300,9 @@ fn a_token_comes_before_its_text() {
             top: vec![of(token, -0.5, 1), of(0xe6, -2.0, 2)],
         };
         let output = output(1, 0, Some(token), finish);
-        harness.workers.deliver(vec![StepOutput { logprobs: Some(Box::new(logprobs)), ..output }]);
+        harness
+            .workers
+            .deliver(&mut vec![StepOutput { logprobs: Some(Box::new(logprobs)), ..output }]);
     }
     let mut shown = Vec::new();
     while let Some(event) = next(&mut events) {
@@ -596,10 +600,10 @@ fn cost_per_token() {
         let mut engine_ns = 0;
         for step in 0..NUM_STEPS {
             let finish = (step + 1 == NUM_STEPS).then_some(FinishReason::Length);
-            let step =
+            let mut step: Vec<_> =
                 (0..NUM_REQUESTS).map(|id| output(id, 0, Some(b'a'.into()), finish)).collect();
             let handed = Instant::now();
-            harness.workers.deliver(step);
+            harness.workers.deliver(&mut step);
             engine_ns += handed.elapsed().as_nanos();
         }
         for events in &mut streams {

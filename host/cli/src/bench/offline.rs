@@ -17,7 +17,7 @@ use super::args::OfflineArgs;
 use super::prompts::Rng;
 use super::summary::{median, percentile, sorted};
 use super::{machine, print_row};
-use crate::args::{BackendArg, DTypeArg, KvDTypeArg, ModelArgs};
+use crate::args::{BackendArg, DTypeArg, KvDTypeArg, ModelArgs, PolicyArg};
 use crate::launch::{LaunchedEngine, launch_engine};
 
 /// Longest wait for a step; a slower one is taken for a hang.
@@ -57,8 +57,9 @@ pub fn run(args: &OfflineArgs) -> Result<()> {
         args.max_num_batched_tokens
     );
     let (sender, steps) = sync_channel(MAX_WAITING_STEPS);
-    let outputs = Box::new(move |outputs| {
+    let outputs = Box::new(move |outputs: &mut Vec<StepOutput>| {
         // Nobody listens: the bench gave up, and drops the engine next.
+        let outputs = std::mem::take(outputs);
         let _ = sender.send(Step { at: Instant::now(), outputs });
     });
     let start = Instant::now();
@@ -104,6 +105,10 @@ fn model_args(args: &OfflineArgs) -> ModelArgs {
         max_num_seqs: args.batch,
         max_num_batched_tokens: args.max_num_batched_tokens,
         no_enable_prefix_caching: false,
+        scheduling_policy: PolicyArg::Fcfs,
+        // A prompt goes as fast as it can: that is what is measured.
+        prefill_slowdown: 0.0,
+        stall_timeout: 0,
     }
 }
 
@@ -183,7 +188,7 @@ impl Bench<'_> {
             generated.times.insert(id, Vec::with_capacity(max_tokens as usize));
             let prompt = prompt.as_slice().into();
             let params = params.clone();
-            self.runner.submit(GenerateRequest { id, prompt, n: 1, params, cache_salt: None })?;
+            self.runner.submit(GenerateRequest::new(id, prompt, params))?;
         }
         let mut num_running = prompts.len();
         while num_running > 0 {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tenon_engine::{
     Engine, EngineConfig, FinishReason, Logprob, NewRequest, RequestId, Sampled, SamplingParams,
-    StepOutput, StepPlan, TokenLogprobs,
+    SchedulingPolicy, StepOutput, StepPlan, Tenant, TokenLogprobs,
 };
 
 /// Tokens are below; 0 ends a sequence.
@@ -21,6 +21,7 @@ pub fn config() -> EngineConfig {
         max_step_tokens: 12,
         max_prefill_chunk: 8,
         max_prompt_logits_rows: 4,
+        policy: SchedulingPolicy::Fcfs,
         max_model_len: 40,
         max_waiting: 200,
         prefix_caching: true,
@@ -72,6 +73,7 @@ struct Row {
     request: RequestId,
     num_computed: usize,
     max_len: usize,
+    prompt_len: usize,
 }
 
 /// A slot's content, and under which salt it was written.
@@ -91,6 +93,12 @@ pub struct Device {
     pub admissions: Vec<(RequestId, u32)>,
     /// Sequences whose next result is a failure.
     pub failing: Vec<RequestId>,
+    /// What [`Engine::limit_prefill`] was told last.
+    pub prefill_limit: usize,
+    /// Plans are made while others are in flight.
+    pub is_ahead: bool,
+    /// Tokens computed for each request.
+    pub num_tokens: HashMap<RequestId, usize>,
 }
 
 impl Device {
@@ -102,6 +110,9 @@ impl Device {
             salts: HashMap::new(),
             admissions: Vec::new(),
             failing: Vec::new(),
+            prefill_limit: usize::MAX,
+            is_ahead: false,
+            num_tokens: HashMap::new(),
         }
     }
 
@@ -147,6 +158,7 @@ impl Device {
             let (request, index) = (row.request, row.index);
             let row = self.rows.get_mut(&item.row.0).expect("it was read above");
             row.num_computed = end;
+            *self.num_tokens.entry(request).or_default() += item.num_tokens as usize;
             if item.wants_logits {
                 let token = next_token(&context, index);
                 row.tokens.push(token);
@@ -177,6 +189,7 @@ impl Device {
                 request: new.request,
                 num_computed: usize::MAX,
                 max_len: new.max_len,
+                prompt_len: new.prompt.len(),
             };
             assert!(self.rows.insert(new.row.0, row).is_none(), "row {} is taken", new.row.0);
         }
@@ -193,23 +206,40 @@ impl Device {
 
     fn check_shares(&self, plan: &StepPlan, config: &EngineConfig, num_live: usize) {
         let mut seen = Vec::new();
-        let (mut num_tokens, mut num_prompt_rows) = (0, 0);
+        let (mut num_tokens, mut num_prefill, mut num_prompt_rows) = (0, 0, 0);
+        let decodes = |row: &Row| {
+            row.num_computed >= row.prompt_len && row.num_computed + 1 == row.tokens.len()
+        };
+        let is_new = |id: u32| plan.admitted.iter().any(|new| new.row.0 == id);
+        let anyone_decodes = self.rows.iter().any(|(id, row)| decodes(row) && !is_new(*id));
         for item in &plan.scheduled {
             assert!(!seen.contains(&item.row), "a row is scheduled twice");
             seen.push(item.row);
             assert!(item.num_tokens > 0);
-            let cap = if num_live > 1 { config.max_prefill_chunk } else { usize::MAX };
+            let cap =
+                if num_live > 1 && !self.is_ahead { config.max_prefill_chunk } else { usize::MAX };
             assert!(item.num_tokens as usize <= cap);
             num_tokens += item.num_tokens as usize;
             num_prompt_rows += item.prompt_rows.len();
+            if !decodes(&self.rows[&item.row.0]) {
+                num_prefill += item.num_tokens as usize;
+            }
         }
         assert!(num_prompt_rows <= config.max_prompt_logits_rows, "too many rows of logits");
+        let num_rows = plan.scheduled.len();
+        assert!(
+            !anyone_decodes
+                || self.is_ahead
+                || num_prefill <= self.prefill_limit.saturating_add(num_rows),
+            "{num_prefill} prefill tokens beside others' decoding"
+        );
         assert_eq!(num_tokens, plan.num_tokens);
         assert!(num_tokens <= config.max_step_tokens, "the budget is exceeded");
         for (id, row) in &self.rows {
             let is_decoding = row.tokens.len() - row.num_computed.min(row.tokens.len()) == 1;
             // Released with the next plan: preempted ones are gone from `rows` already.
-            if is_decoding {
+            // Planned ahead, the first one may have to wait for blocks that others were given.
+            if is_decoding && !self.is_ahead {
                 assert!(seen.iter().any(|r| r.0 == *id), "a decode got no token");
             }
         }
@@ -249,10 +279,28 @@ impl Bench {
     }
 
     pub fn add(&mut self, id: u64, prompt: &[u32], n: u32, max_tokens: u32, salt: u32) {
-        self.add_with(id, prompt, n, SamplingParams { max_tokens, ..Default::default() }, salt);
+        let params = SamplingParams { max_tokens, ..Default::default() };
+        self.add_with(id, (prompt, n, params, salt), 0, Tenant::default());
     }
 
-    pub fn add_with(&mut self, id: u64, prompt: &[u32], n: u32, params: SamplingParams, salt: u32) {
+    pub fn add_for(
+        &mut self,
+        id: u64,
+        (prompt, n, max_tokens, salt): (&[u32], u32, u32, u32),
+        priority: i32,
+        tenant: Tenant,
+    ) {
+        let params = SamplingParams { max_tokens, ..Default::default() };
+        self.add_with(id, (prompt, n, params, salt), priority, tenant);
+    }
+
+    pub fn add_with(
+        &mut self,
+        id: u64,
+        (prompt, n, params, salt): (&[u32], u32, SamplingParams, u32),
+        priority: i32,
+        tenant: Tenant,
+    ) {
         let salt_text = (salt > 0).then(|| format!("salt {salt}"));
         self.device.salts.insert(RequestId(id), salt);
         let num_owed = if params.prompt_logprobs.is_some() { prompt.len() - 1 } else { 0 };
@@ -264,6 +312,8 @@ impl Bench {
                 n,
                 params: Arc::new(params),
                 cache_salt: salt_text,
+                priority,
+                tenant,
             })
             .expect("the request fits");
         for index in 0..n {
@@ -272,16 +322,24 @@ impl Bench {
     }
 
     pub fn abort(&mut self, id: u64) {
-        let outputs = self.engine.abort(RequestId(id));
+        let mut outputs = Vec::new();
+        self.engine.abort(RequestId(id), FinishReason::Abort, &mut outputs);
         self.hear(outputs);
         self.engine.check();
     }
 
     pub fn abort_sequence(&mut self, id: u64, index: u32) {
-        let outputs = self.engine.abort_sequence(RequestId(id), index);
+        let mut outputs = Vec::new();
+        self.engine.abort_sequence(RequestId(id), index, &mut outputs);
         assert!(outputs.len() <= 1);
         self.hear(outputs);
         self.engine.check();
+    }
+
+    /// Tells engine and device.
+    pub fn limit_prefill(&mut self, num_tokens: usize) {
+        self.engine.limit_prefill(num_tokens);
+        self.device.prefill_limit = num_tokens;
     }
 
     /// One step; `in_flight` is aborted between plan and settle. False when idle.
@@ -292,14 +350,23 @@ impl Bench {
         let Some(plan) = self.engine.plan() else { return false };
         let num_admitted = plan.admitted.len();
         let mut results = self.device.run(plan, &config, num_live as usize);
-        if self.engine.stats().num_preemptions > stats.num_preemptions {
+        if !self.device.is_ahead && self.engine.stats().num_preemptions > stats.num_preemptions {
             assert_eq!(num_admitted, 0, "admission in a step that preempted");
         }
-        if let Some(id) = in_flight {
-            let outputs = self.engine.abort(RequestId(id));
-            self.hear(outputs);
+        // Aborts fall on either side of the plan ahead, by the parity of the id.
+        let mut outputs = Vec::new();
+        let is_early = in_flight.is_some_and(|id| id % 2 == 0);
+        if let Some(id) = in_flight.filter(|_| is_early) {
+            self.engine.abort(RequestId(id), FinishReason::Abort, &mut outputs);
         }
-        let outputs = self.engine.settle(&mut results);
+        if self.device.is_ahead {
+            self.engine.plan_ahead();
+            self.engine.check();
+        }
+        if let Some(id) = in_flight.filter(|_| !is_early) {
+            self.engine.abort(RequestId(id), FinishReason::Abort, &mut outputs);
+        }
+        self.engine.settle(&mut results, &mut outputs);
         self.hear(outputs);
         self.engine.check();
         self.num_steps += 1;

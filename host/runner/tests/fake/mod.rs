@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use tenon_backend::{Backend, BackendError, StepInputs, Ticket};
 use tenon_engine::{
-    EngineConfig, FinishReason, RequestId, SamplingParams, StepOutput, TokenLogprobs,
+    EngineConfig, FinishReason, RequestId, SamplingParams, SchedulingPolicy, StepOutput,
+    TokenLogprobs,
 };
 use tenon_runner::{GenerateRequest, OutputSink, RunnerHandle, WorkerConfig, WorkerThread, spawn};
 
@@ -25,6 +26,7 @@ pub fn config() -> EngineConfig {
         max_step_tokens: 32,
         max_prefill_chunk: 16,
         max_prompt_logits_rows: 12,
+        policy: SchedulingPolicy::Fcfs,
         max_model_len: 64,
         max_waiting: 100,
         prefix_caching: true,
@@ -76,6 +78,8 @@ pub struct FakeBackend {
     gate: Option<Receiver<()>>,
     /// Told when a step begins to wait for the gate.
     entered: Option<Sender<()>>,
+    /// It runs elsewhere: asked at each wait.
+    on_wait: Option<Box<dyn FnMut() + Send>>,
 }
 
 impl FakeBackend {
@@ -88,6 +92,7 @@ impl FakeBackend {
             fault: None,
             gate: None,
             entered: None,
+            on_wait: None,
         }
     }
 
@@ -98,6 +103,11 @@ impl FakeBackend {
     pub fn gated(self) -> (Self, Sender<()>) {
         let (sender, gate) = channel();
         (FakeBackend { gate: Some(gate), ..self }, sender)
+    }
+
+    /// Steps run elsewhere; `on_wait` is called when somebody waits for one.
+    pub fn elsewhere(self, on_wait: impl FnMut() + Send + 'static) -> Self {
+        FakeBackend { on_wait: Some(Box::new(on_wait)), ..self }
     }
 
     pub fn announced(self) -> (Self, Receiver<()>) {
@@ -160,8 +170,16 @@ impl Backend for FakeBackend {
     }
 
     fn wait(&mut self, _ticket: Ticket) -> Result<&mut [f32], BackendError> {
+        if let Some(on_wait) = &mut self.on_wait {
+            on_wait();
+        }
         Ok(&mut self.logits)
     }
+
+    fn is_async(&self) -> bool {
+        self.on_wait.is_some()
+    }
+
     fn block_bytes(&self) -> usize {
         self.block_size * 8
     }
@@ -194,7 +212,12 @@ pub struct Bench {
 
 pub fn start(config: EngineConfig, backend: FakeBackend) -> Bench {
     let (sender, outputs) = channel();
-    start_with(config, backend, Box::new(move |batch| drop(sender.send(batch))), outputs)
+    start_with(
+        config,
+        backend,
+        Box::new(move |batch| drop(sender.send(std::mem::take(batch)))),
+        outputs,
+    )
 }
 
 pub fn start_with(
@@ -203,19 +226,14 @@ pub fn start_with(
     sink: OutputSink,
     outputs: Receiver<Vec<StepOutput>>,
 ) -> Bench {
-    let config = WorkerConfig { engine: config, vocab_size: VOCAB };
-    let (handle, thread) = spawn(config, Box::new(backend), sink).unwrap();
+    let config = WorkerConfig::new(config, VOCAB);
+    let (handle, thread) = spawn(config, Box::new(backend), sink, Box::new(|_| {})).unwrap();
     Bench { handle, thread, outputs }
 }
 
 pub fn request(id: u64, prompt: &[u32], max_tokens: u32) -> GenerateRequest {
-    GenerateRequest {
-        id: RequestId(id),
-        prompt: prompt.into(),
-        n: 1,
-        params: SamplingParams { max_tokens, temperature: 0.0, ..Default::default() },
-        cache_salt: None,
-    }
+    let params = SamplingParams { max_tokens, temperature: 0.0, ..Default::default() };
+    GenerateRequest::new(RequestId(id), prompt.into(), params)
 }
 
 /// A sequence, by request and index, and what it said.
@@ -275,7 +293,7 @@ pub fn panicking_sink() -> (OutputSink, Receiver<Vec<StepOutput>>) {
         if !std::mem::replace(&mut *has_panicked, true) {
             panic!("planted in the sink");
         }
-        let _ = sender.send(batch);
+        let _ = sender.send(std::mem::take(batch));
     });
     (sink, outputs)
 }

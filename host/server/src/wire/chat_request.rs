@@ -178,7 +178,8 @@ mod tests {
     use serde_json::json;
     use tenon_engine::params::MAX_STOP_TOKENS;
 
-    const BOUNDS: Bounds = Bounds { vocab_size: 5000, limits: Limits::DEFAULT };
+    const BOUNDS: Bounds =
+        Bounds { vocab_size: 5000, limits: Limits::DEFAULT, has_priorities: false };
 
     fn take(extra: Value) -> Result<ChatRequest, ApiError> {
         let mut body = json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3});

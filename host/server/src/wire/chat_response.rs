@@ -174,6 +174,7 @@ pub(crate) fn finish(finished: &Finished) -> (&'static str, Option<StopReasonBod
         Finish::Repetition => "repetition",
         Finish::ToolCalls => "tool_calls",
         Finish::Abort => "abort",
+        Finish::Deadline => "deadline",
         Finish::Error => "error",
     };
     let reason = finished.stop_reason.as_ref().map(|reason| match reason {

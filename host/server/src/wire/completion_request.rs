@@ -133,7 +133,8 @@ mod tests {
     use crate::state::Limits;
     use serde_json::json;
 
-    const BOUNDS: Bounds = Bounds { vocab_size: 5000, limits: Limits::DEFAULT };
+    const BOUNDS: Bounds =
+        Bounds { vocab_size: 5000, limits: Limits::DEFAULT, has_priorities: false };
 
     fn take(body: Value) -> Result<CompletionRequest, ApiError> {
         let mut fields = Fields::parse(body.to_string().as_bytes()).unwrap();

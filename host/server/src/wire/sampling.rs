@@ -36,6 +36,8 @@ pub(crate) struct Bounds {
     pub vocab_size: u32,
     /// The server's own limits.
     pub limits: Limits,
+    /// The engine orders by priority.
+    pub has_priorities: bool,
 }
 
 /// The shared fields, checked.
@@ -57,6 +59,8 @@ pub(crate) struct Sampling {
     pub bad_words: Vec<String>,
     /// Its breakers are not yet tokenized.
     pub dry: Option<DryFields>,
+    /// Lower comes first.
+    pub priority: i32,
     /// Prefixes are shared only under the same salt.
     pub cache_salt: Option<String>,
     /// What the tokenizer puts round a text, such as a beginning of sequence; the default is the
@@ -102,7 +106,6 @@ const UNSUPPORTED: &[(&str, &str)] = &[
     ("prompt_embeds", "send text or token ids"),
     ("logits_processors", "leave it out"),
     ("thinking_token_budget", "use `max_tokens`"),
-    ("priority", "leave it out"),
     ("return_token_offsets", "leave it out"),
     ("return_prompt_text", "use `echo`"),
     ("return_assistant_tokens_mask", "leave it out"),
@@ -140,6 +143,12 @@ impl Sampling {
         let params = params(fields, bounds)?;
         let stop = stop_strings(fields)?;
         let bad_words = bad_words(fields)?;
+        let range = i64::from(i32::MIN)..=i64::from(i32::MAX);
+        let priority = fields.integer("priority", range)?.unwrap_or(0) as i32;
+        if priority != 0 && !bounds.has_priorities {
+            let hint = "start the server with `--scheduling-policy priority`, or leave it out";
+            return Err(ApiError::unsupported("priority", hint));
+        }
         let cache_salt = fields.take::<String>("cache_salt")?;
         if cache_salt.as_ref().is_some_and(|s| s.is_empty() || s.len() > MAX_SALT_BYTES) {
             return Err(ApiError::invalid(
@@ -156,6 +165,7 @@ impl Sampling {
             dry: DryFields::take(fields)?,
             include_stop: fields.flag("include_stop_str_in_output", false)?,
             skip_special_tokens: fields.flag("skip_special_tokens", true)?,
+            priority,
             cache_salt,
             add_special_tokens: fields.take("add_special_tokens")?,
             truncation: Truncation::take(fields)?,

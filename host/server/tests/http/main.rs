@@ -16,3 +16,4 @@ mod prompt_logprobs;
 mod rig;
 mod same;
 mod sampling;
+mod scheduling;

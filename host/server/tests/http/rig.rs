@@ -13,7 +13,7 @@ use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tenon_chat::template::{ChatTemplate, TemplateTokens};
 use tenon_chat::worker::{Abort, OnAbort, OutputConfig, OutputWorkers};
-use tenon_engine::{EngineConfig, EngineStats, RequestId};
+use tenon_engine::{EngineConfig, EngineStats, RequestId, SchedulingPolicy};
 use tenon_runner::{GenerateRequest, RunnerHandle, SubmitError, WorkerConfig};
 use tenon_scripted::{Reply, Script, ScriptedBackend};
 use tenon_server::{Engine, ModelCard, ServerConfig, ServerParts, ServerState, router};
@@ -41,6 +41,7 @@ pub struct Setup {
     pub max_waiting: usize,
     pub max_model_len: usize,
     pub step_time: Duration,
+    pub policy: SchedulingPolicy,
 }
 
 impl Default for Setup {
@@ -53,6 +54,7 @@ impl Default for Setup {
             max_waiting: 256,
             max_model_len: 2048,
             step_time: Duration::ZERO,
+            policy: SchedulingPolicy::Fcfs,
         }
     }
 }
@@ -74,6 +76,7 @@ impl Setup {
             max_step_tokens: 512,
             max_prefill_chunk: 256,
             max_prompt_logits_rows: 16,
+            policy: self.policy,
             max_model_len: self.max_model_len,
             max_waiting: self.max_waiting,
             prefix_caching: true,
@@ -106,9 +109,10 @@ impl Setup {
         });
         let workers = workers(&tokenizer, on_abort);
         let delivering = workers.clone();
-        let sink = Box::new(move |outputs| delivering.deliver(outputs));
-        let config = WorkerConfig { engine, vocab_size };
-        let (runner, thread) = tenon_runner::spawn(config, Box::new(backend), sink).unwrap();
+        let sink = Box::new(move |outputs: &mut Vec<_>| delivering.deliver(outputs));
+        let config = WorkerConfig::new(engine, vocab_size);
+        let (runner, thread) =
+            tenon_runner::spawn(config, Box::new(backend), sink, Box::new(|_| {})).unwrap();
         thread.wait_ready().unwrap();
         handle.set(runner.clone()).ok().unwrap();
         let state = self.state(Arc::new(runner.clone()), workers, tokenizer);
