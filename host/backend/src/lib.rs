@@ -12,8 +12,8 @@ pub mod validate;
 pub use inputs::{BlockCopy, SeqSpan, StepInputs};
 pub use layout::{KvGroup, KvLayout};
 pub use program::{
-    Activation, BufferId, KvLayer, LinearPart, Op, Program, RopeId, RopeStyle, RopeTable, Tensor,
-    TensorBytes, WeightId,
+    Activation, BufferId, BytesOwner, KvLayer, LinearPart, Op, Program, RopeId, RopeStyle,
+    RopeTable, Tensor, TensorBytes, WeightId,
 };
 pub use quant::DType;
 

@@ -20,18 +20,35 @@ pub struct BufferId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RopeId(pub u32);
 
+/// Whoever keeps the bytes of tensors: a mapped file or an owned buffer.
+pub trait BytesOwner: AsRef<[u8]> + Send + Sync {
+    /// Says that a range will hardly be read again: a mapped file gives its memory back. Its bytes
+    /// stay readable, from the file.
+    fn release(&self, range: Range<usize>) {
+        let _ = range;
+    }
+}
+
+impl BytesOwner for Vec<u8> {}
+
 /// Shared, read-only bytes: a range of a mapped file or of an owned buffer.
 #[derive(Clone)]
 pub struct TensorBytes {
-    owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    owner: Arc<dyn BytesOwner>,
     range: Range<usize>,
 }
 
 impl TensorBytes {
     /// `range` of `owner`. Panics when the range is outside of it: loaders check before.
-    pub fn new(owner: Arc<dyn AsRef<[u8]> + Send + Sync>, range: Range<usize>) -> Self {
+    pub fn new(owner: Arc<dyn BytesOwner>, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= (*owner).as_ref().len());
         TensorBytes { owner, range }
+    }
+
+    /// Says that `range` of these bytes will hardly be read again: [`BytesOwner::release`].
+    pub fn release(&self, range: Range<usize>) {
+        assert!(range.start <= range.end && range.end <= self.range.len());
+        self.owner.release(self.range.start + range.start..self.range.start + range.end);
     }
 
     /// Takes an owned buffer.

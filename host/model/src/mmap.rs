@@ -1,11 +1,16 @@
 //! A read-only memory map of a weight file: the only place of this crate with `unsafe`.
 //!
-//! Weights are paged in as kernels touch them and shared between processes.
+//! Weights are paged in as they are read, and given back once a backend has repacked them.
 
 use std::fs::File;
+#[cfg(unix)]
+use std::ops::Range;
 use std::path::Path;
 
 use memmap2::Mmap;
+#[cfg(unix)]
+use memmap2::UncheckedAdvice;
+use tenon_backend::BytesOwner;
 
 use crate::error::ModelError;
 
@@ -36,5 +41,19 @@ impl MappedFile {
 impl AsRef<[u8]> for MappedFile {
     fn as_ref(&self) -> &[u8] {
         &self.map
+    }
+}
+
+impl BytesOwner for MappedFile {
+    #[cfg(unix)]
+    fn release(&self, range: Range<usize>) {
+        // SAFETY: the map is private, read-only and backed by the file: pages that are dropped are
+        // read from it again when they are touched, with the same bytes.
+        #[allow(unsafe_code)]
+        let advised = unsafe {
+            self.map.unchecked_advise_range(UncheckedAdvice::DontNeed, range.start, range.len())
+        };
+        // Only memory is at stake, and only until the file is unmapped.
+        advised.unwrap_or_default();
     }
 }

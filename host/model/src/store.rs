@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tenon_backend::{DType, TensorBytes};
+use tenon_backend::{BytesOwner, DType, TensorBytes};
 
 /// Bytes that tensors share: a mapped file or an owned buffer.
-pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
+pub type SharedBytes = Arc<dyn BytesOwner>;
 
 /// One stored tensor, bounds already checked.
 #[derive(Debug, Clone)]

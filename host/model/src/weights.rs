@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use tenon_backend::{DType, Tensor, TensorBytes, WeightId};
+use tenon_backend::{BytesOwner, DType, Tensor, TensorBytes, WeightId};
 
 use crate::arch::{ArchSpec, Format, FormatSpec, NameRule, Part, Presence, Slot, Transform};
 use crate::config::ModelConfig;
@@ -268,6 +268,12 @@ struct View(TensorBytes);
 impl AsRef<[u8]> for View {
     fn as_ref(&self) -> &[u8] {
         &self.0
+    }
+}
+
+impl BytesOwner for View {
+    fn release(&self, range: std::ops::Range<usize>) {
+        self.0.release(range);
     }
 }
 

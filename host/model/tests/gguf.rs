@@ -288,3 +288,33 @@ fn split_files_open_from_any_part() {
     let found = Gguf::open(&path(0)).unwrap_err().to_string();
     assert!(found.contains("m-00003-of-00003.gguf"), "{found}");
 }
+
+/// Resident bytes of mapped files; none where the system does not say.
+fn resident_file_bytes() -> Option<usize> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with("RssFile:"))?;
+    Some(line.split_whitespace().nth(1)?.parse::<usize>().ok()? << 10)
+}
+
+#[test]
+fn released_bytes_leave_memory_and_stay_readable() {
+    const BYTES: usize = 32 << 20;
+    let content: Vec<u8> = (0..BYTES).map(|i| (i * 31 >> 7) as u8).collect();
+    let mut writer = GgufWriter::default();
+    writer.key("general.architecture", WriteValue::Text("llama".into()));
+    writer.tensor("m", &[BYTES / 4096, 1024], DType::F32, &content);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), writer.finish()).unwrap();
+    let gguf = Gguf::open(file.path()).unwrap();
+    let data = gguf.store.tensors["m"].data.clone();
+    assert!(data[..] == content);
+    let Some(read) = resident_file_bytes() else {
+        println!("skipped: this system does not tell resident memory");
+        return;
+    };
+    data.release(0..BYTES / 2);
+    data.release(BYTES / 2..BYTES);
+    let released = resident_file_bytes().unwrap();
+    assert!(released + BYTES * 9 / 10 < read, "{read} bytes resident, then {released}");
+    assert!(data[..] == content);
+}

@@ -1,8 +1,8 @@
 //! Decode and prefill speed of a model of SmolLM2-135M's shapes with random weights (Q4_1, Q8_0
 //! embedding): `throughput [threads] [repeats]`. Prints the best of the repeats and the median.
 //!
-//! `FORMATS=all` measures other encodings, too, `ISA=avx2` other kernels; `PHASES` is a list of
-//! `prefill` and batch sizes.
+//! `FORMATS=all` measures other encodings, too, `ISA=avx2` other kernels, `KV=int8` another cache;
+//! `PHASES` is a list of `prefill`, batch sizes, and `CONTEXTxBATCH` for long contexts.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../tests/support/mod.rs"]
@@ -17,8 +17,10 @@ use tenon_backend::{
 use tenon_cpu::{CpuBackend, Isa};
 
 const BLOCK: usize = 16;
-/// Blocks of a sequence: 1024 tokens.
-const BLOCKS: usize = 64;
+/// Blocks of a sequence: 8448 tokens.
+const BLOCKS: usize = 528;
+/// Steps that are timed at a long context.
+const LONG_STEPS: usize = 12;
 
 fn main() {
     let mut args = std::env::args().skip(1).map(|a| a.parse::<usize>().unwrap());
@@ -62,9 +64,9 @@ fn measure(name: &str, linear: DType, weights: WeightMode, threads: usize, repea
     };
     let options = PrepareOptions {
         weights,
-        kv_dtype: KvDType::BF16,
+        kv_dtype: kv_dtype(),
         hybrid_kv: false,
-        num_blocks: 33 * BLOCKS,
+        num_blocks: 32 * BLOCKS,
         block_size: BLOCK,
         max_step_tokens: 512,
         max_logits_rows: 64,
@@ -75,30 +77,52 @@ fn measure(name: &str, linear: DType, weights: WeightMode, threads: usize, repea
     let mut cpu = CpuBackend::prepare_with(program, &options, isa()).unwrap();
     println!("{name}: {}, prepared in {:.3} s", cpu.describe(), start.elapsed().as_secs_f64());
     let tokens = ids(512, shape.vocab, 1);
-    let phases = std::env::var("PHASES").unwrap_or("prefill,1,8,16,32,950".into());
+    let phases = std::env::var("PHASES").unwrap_or("prefill,1,8,16,32,4096x1,4096x8".into());
     for phase in phases.split(',') {
+        if let Some((context, batch)) = phase.split_once('x') {
+            let (context, batch) = (context.parse().unwrap(), batch.parse().unwrap());
+            long_context(&mut cpu, context, batch, &tokens);
+            continue;
+        }
         let Ok(batch) = phase.parse::<usize>() else {
-            let prefill = (0..repeats).map(|_| step(&mut cpu, &[(0, &tokens)])).collect();
+            let prefill = (0..repeats).map(|_| step(&mut cpu, &[(0, &tokens)], 0)).collect();
             report("prefill 512", prefill, 512.0);
             continue;
         };
-        if batch > 32 {
-            let steps = (0..repeats * 8).map(|i| step(&mut cpu, &[(batch + i, &tokens[..1])]));
-            report(&format!("decode batch 1 at {batch}"), steps.collect(), 1.0);
-            continue;
-        }
         // 128 tokens of context before, 64 steps.
         let steps = (0..repeats).map(|_| {
             let mut times: Vec<f64> = (0..64)
                 .map(|i| {
                     let spans: Vec<_> = (0..batch).map(|_| (128 + i, &tokens[i..i + 1])).collect();
-                    step(&mut cpu, &spans)
+                    step(&mut cpu, &spans, 0)
                 })
                 .collect();
             times.sort_by(f64::total_cmp);
             times[times.len() / 2]
         });
         report(&format!("decode batch {batch}"), steps.collect(), batch as f64);
+    }
+}
+
+// Fills the caches of `batch` sequences (memory that nobody wrote is read from one page), then
+// decodes at their ends.
+fn long_context(cpu: &mut CpuBackend, context: usize, batch: usize, tokens: &[u32]) {
+    for start in (0..context).step_by(tokens.len()) {
+        for s in 0..batch {
+            step(cpu, &[(start, tokens)], s);
+        }
+    }
+    let spans: Vec<_> = (0..batch).map(|_| (context, &tokens[..1])).collect();
+    let steps = (0..LONG_STEPS).map(|_| step(cpu, &spans, 0)).collect();
+    report(&format!("decode batch {batch} at {context}"), steps, batch as f64);
+}
+
+fn kv_dtype() -> KvDType {
+    match std::env::var("KV").as_deref() {
+        Ok("f32") => KvDType::F32,
+        Ok("f16") => KvDType::F16,
+        Ok("int8") => KvDType::Int8,
+        _ => KvDType::BF16,
     }
 }
 
@@ -113,8 +137,8 @@ fn report(what: &str, mut seconds: Vec<f64>, tokens: f64) {
     println!("  {what}: {best:.1} tok/s best, {median:.1} median");
 }
 
-// Seconds of one step of (tokens computed before, tokens) for each sequence.
-fn step(cpu: &mut CpuBackend, spans: &[(usize, &[u32])]) -> f64 {
+// Seconds of one step of (tokens computed before, tokens) for each sequence from `first` on.
+fn step(cpu: &mut CpuBackend, spans: &[(usize, &[u32])], first: usize) -> f64 {
     let (mut ids, mut positions, mut slots) = (vec![], vec![], vec![]);
     let (mut seqs, mut tables, mut rows) = (vec![], vec![], vec![]);
     for (s, (computed, tokens)) in spans.iter().enumerate() {
@@ -132,10 +156,10 @@ fn step(cpu: &mut CpuBackend, spans: &[(usize, &[u32])]) -> f64 {
         for (i, &id) in tokens.iter().enumerate() {
             ids.push(id);
             positions.push((computed + i) as u32);
-            slots.push((s * BLOCKS * BLOCK + computed + i) as u32);
+            slots.push(((first + s) * BLOCKS * BLOCK + computed + i) as u32);
         }
         rows.push(ids.len() as u32 - 1);
-        tables.extend((0..blocks).map(|b| (s * BLOCKS + b) as u32));
+        tables.extend((0..blocks).map(|b| ((first + s) * BLOCKS + b) as u32));
     }
     let inputs = StepInputs {
         token_ids: &ids,

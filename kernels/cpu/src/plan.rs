@@ -14,7 +14,7 @@ use crate::attention::AttentionOp;
 use crate::isa::Isa;
 use crate::linear::Matrix;
 use crate::memory::{Buffer, SharedPtr};
-use crate::packed::{PanelLayout, pack_panel};
+use crate::packed::{PANEL_ROWS, PanelLayout, pack_panel};
 use crate::pool::Pool;
 
 /// Where a buffer lies in the arena.
@@ -186,15 +186,28 @@ fn pack_weights(
     let shared = SharedPtr::new(&mut weights);
     let num_tasks = panels.len().div_ceil(PANELS_PER_PACK_TASK);
     pool.run(num_tasks, |task, _| {
-        for job in panels.iter().skip(task * PANELS_PER_PACK_TASK).take(PANELS_PER_PACK_TASK) {
+        let jobs = &panels[task * PANELS_PER_PACK_TASK..];
+        let jobs = &jobs[..PANELS_PER_PACK_TASK.min(jobs.len())];
+        for job in jobs {
             let layout = job.matrix.layout;
             let start = job.matrix.offset + job.panel * layout.bytes;
             // SAFETY: panels are disjoint parts of the packed weights.
             let out = unsafe { shared.slice(start, layout.bytes) };
             pack_panel(job.tensor, job.panel, &layout, out);
         }
+        release(jobs);
     });
     Ok((matrices, weights))
+}
+
+// Gives the stored bytes of packed panels back: what is packed is not read again.
+fn release(jobs: &[PanelJob<'_>]) {
+    for run in jobs.chunk_by(|a, b| std::ptr::eq(a.tensor, b.tensor)) {
+        let (first, last) = (&run[0], &run[run.len() - 1]);
+        let row_bytes = first.tensor.dtype.row_bytes(first.tensor.cols);
+        let end = first.tensor.rows.min((last.panel + 1) * PANEL_ROWS);
+        first.tensor.data.release(first.panel * PANEL_ROWS * row_bytes..end * row_bytes);
+    }
 }
 
 /// Panels that one task packs.
