@@ -299,7 +299,7 @@ fn resident_file_bytes() -> Option<usize> {
 #[test]
 fn released_bytes_leave_memory_and_stay_readable() {
     const BYTES: usize = 32 << 20;
-    let content: Vec<u8> = (0..BYTES).map(|i| (i * 31 >> 7) as u8).collect();
+    let content: Vec<u8> = (0..BYTES).map(|i| ((i * 31) >> 7) as u8).collect();
     let mut writer = GgufWriter::default();
     writer.key("general.architecture", WriteValue::Text("llama".into()));
     writer.tensor("m", &[BYTES / 4096, 1024], DType::F32, &content);
