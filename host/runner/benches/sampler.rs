@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tenon_engine::{Admitted, RequestId, Row, SamplingParams, StepPlan};
+use tenon_engine::{Admitted, Dry, RequestId, Row, SamplingParams, StepPlan};
 use tenon_runner::batch::LogitsUse;
 use tenon_runner::rows::Rows;
 use tenon_runner::sampler::Sampler;
@@ -26,17 +26,17 @@ fn logits(vocab_size: usize, spread: f32) -> Vec<f32> {
 }
 
 /// Microseconds for one row.
-fn time(params: &SamplingParams, logits: &[f32]) -> f64 {
+fn time(params: &SamplingParams, prompt: &[u32], logits: &[f32]) -> f64 {
     let mut rows = Rows::new(1, 0, vec![0]);
     let mut plan = StepPlan::default();
     plan.admitted.push(Admitted {
         row: Row(0),
         request: RequestId(0),
         index: 0,
-        prompt: (0..200).collect::<Vec<u32>>().into(),
+        prompt: prompt.into(),
         output: Vec::new(),
         params: Arc::new(params.clone()),
-        max_len: 1000,
+        max_len: prompt.len() + 1000,
     });
     rows.apply(&plan);
     let mut sampler = Sampler::new(logits.len());
@@ -71,12 +71,24 @@ fn main() {
                 ..base.clone()
             },
         ),
-        ("logprobs 5, greedy", SamplingParams { temperature: 0.0, logprobs: Some(5), ..base }),
+        (
+            "logprobs 5, greedy",
+            SamplingParams { temperature: 0.0, logprobs: Some(5), ..base.clone() },
+        ),
     ];
+    let prompt: Vec<u32> = (0..200).collect();
     for (what, spread) in [("peaked", 10.0), ("flat", 1.5)] {
         for (name, params) in &cases {
-            let times = [49_152, 151_936].map(|size| time(params, &logits(size, spread)));
+            let times = [49_152, 151_936].map(|size| time(params, &prompt, &logits(size, spread)));
             println!("{what:>6}  {name:<22} {:>8.1} us {:>8.1} us", times[0], times[1]);
         }
+    }
+    // The longest context there is, of nothing but repetitions.
+    let dry =
+        Dry { multiplier: 0.8, base: 1.75, allowed_length: 2, range: 0, breakers: [9].into() };
+    let params = SamplingParams { temperature: 0.0, dry: Some(dry), ..base };
+    for len in [1_000, 8_000, 32_000] {
+        let best = time(&params, &vec![3; len], &logits(49_152, 10.0));
+        println!("   dry, greedy, {len:>5} tokens {best:>14.1} us");
     }
 }

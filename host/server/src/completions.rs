@@ -62,7 +62,8 @@ fn prepare(state: &ServerState, body: &[u8]) -> Result<Prepared, ApiError> {
     let num_choices = request.prompts.len() as u64 * u64::from(request.sampling.n);
     if num_choices > u64::from(limits.max_choices) {
         let message = format!(
-            "`n` (or `best_of`) times the number of prompts is {num_choices}; at most {} are allowed",
+            "`n` (or `best_of`) times the number of prompts is {num_choices}; at most {} are \
+             allowed",
             limits.max_choices
         );
         let param = if request.num_kept < request.sampling.n { "best_of" } else { "n" };

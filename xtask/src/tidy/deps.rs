@@ -58,6 +58,7 @@ const ONLY_IN: &[(&str, &[&str])] = &[
     ("minijinja", &["tenon-chat"]),
     ("wit-bindgen", &["tenon-guest"]),
     ("clap", &["tenon"]),
+    ("pulp", &["tenon-runner"]),
 ];
 
 /// Checks every member's manifest.

@@ -19,17 +19,13 @@ pub struct DryScratch {
 }
 
 impl DryScratch {
-    /// Allocates nothing: the first row that needs it does.
-    pub fn new() -> Self {
-        DryScratch { lengths: Vec::new(), touched: Vec::new() }
+    /// For logits that are `vocab_size` wide.
+    pub fn new(vocab_size: usize) -> Self {
+        DryScratch { lengths: vec![0; vocab_size], touched: Vec::with_capacity(vocab_size) }
     }
 
     /// Penalizes after `tokens`, prompt and output.
     pub fn apply(&mut self, dry: &Dry, tokens: &[u32], logits: &mut [f32]) {
-        if self.lengths.len() < logits.len() {
-            self.lengths.resize(logits.len(), 0);
-            self.touched.reserve(logits.len());
-        }
         let range = if dry.range == 0 { tokens.len() } else { dry.range as usize };
         let window = &tokens[tokens.len().saturating_sub(range)..];
         self.measure(window, dry);
@@ -150,7 +146,7 @@ mod tests {
             let breakers = breakers.into_iter().collect();
             let dry = Dry { multiplier: 0.8, base, allowed_length, range, breakers };
             // The scratch of one row is clean for the next.
-            let mut scratch = DryScratch::new();
+            let mut scratch = DryScratch::new(5);
             for tokens in more.iter().chain([&tokens]) {
                 let (mut got, mut want) = ([1.0_f32; 5], [1.0_f32; 5]);
                 scratch.apply(&dry, tokens, &mut got);

@@ -7,6 +7,7 @@
 //! nearly every token.
 
 use super::filter::{Candidate, Shape};
+use super::math;
 
 /// Selects the noise of one position of one sequence.
 #[derive(Debug, Clone, Copy)]
@@ -58,9 +59,33 @@ const SLACK: f32 = 1e-3;
 const MAX_NOISE: f32 = 22.5;
 const RUN: usize = 64;
 
-/// Draws from all tokens.
-pub fn choose(logits: &[f32], shape: &Shape, key: NoiseKey) -> u32 {
+/// Draws from all tokens that `is_kept`, which depends on logit and id; the likeliest is.
+pub fn choose(
+    logits: &[f32],
+    shape: &Shape,
+    key: NoiseKey,
+    is_kept: impl Fn(f32, u32) -> bool,
+) -> u32 {
+    math::vectorized(Choose { logits, shape, key, is_kept })
+}
+
+math::pass!(
+    Choose<'a, F: Fn(f32, u32) -> bool> {
+        logits: &'a [f32], shape: &'a Shape, key: NoiseKey, is_kept: F
+    } -> u32,
+    choose_pass(logits, shape, key, is_kept)
+);
+
+#[inline(always)]
+fn choose_pass(
+    logits: &[f32],
+    shape: &Shape,
+    key: NoiseKey,
+    is_kept: impl Fn(f32, u32) -> bool,
+) -> u32 {
     let mut best = Best::default();
+    // [RUN] added without a check for overflow, which would keep the loop from being vector code.
+    let within: [u32; RUN] = std::array::from_fn(|i| i as u32);
     for (at, run) in logits.chunks(RUN).enumerate() {
         let first = (at * RUN) as u32;
         // What the noise would have to add up to; -inf until there is a best.
@@ -70,13 +95,15 @@ pub fn choose(logits: &[f32], shape: &Shape, key: NoiseKey) -> u32 {
             continue;
         }
         let mut is_hit = false;
-        for (within, &logit) in run.iter().enumerate() {
-            let bound = shape.scaled(logit) + key.noise_bound(first + within as u32);
+        for (&logit, within) in run.iter().zip(within) {
+            let bound = shape.scaled(logit) + key.noise_bound(first.wrapping_add(within));
             is_hit |= bound >= bar;
         }
         if is_hit {
-            for (token, &logit) in (first..).zip(run).filter(|(_, x)| shape.admits(**x)) {
-                best.offer(token, shape.scaled(logit), key);
+            for (token, &logit) in (first..).zip(run) {
+                if shape.admits(logit) && is_kept(logit, token) {
+                    best.offer(token, shape.scaled(logit), key);
+                }
             }
         }
     }
@@ -172,7 +199,7 @@ mod tests {
             seed in any::<u64>(),
             position in 0_u64..100_000,
         ) {
-            let max = super::super::math::max(&logits).unwrap_or(0.0);
+            let max = math::max(&logits).unwrap_or(0.0);
             let params = SamplingParams { temperature, min_p, ..Default::default() };
             let shape = Shape::new(max, &params);
             let mut all: Vec<Candidate> = (0..)
@@ -181,7 +208,7 @@ mod tests {
                 .filter(|c| shape.admits(c.logit))
                 .collect();
             let key = NoiseKey::new(seed, position);
-            let drawn = choose(&logits, &shape, key);
+            let drawn = choose(&logits, &shape, key, |_, _| true);
             prop_assert_eq!(drawn, choose_of(&all, &shape, key));
             all.reverse();
             prop_assert_eq!(drawn, choose_of(&all, &shape, key));

@@ -59,7 +59,7 @@ mod tests {
         let probabilities = [0.1_f32, 0.4, 0.1, 0.4];
         // Any offset: only differences count.
         let logits = probabilities.map(|p| p.ln() + 17.0);
-        let mut candidates = Candidates::default();
+        let mut candidates = Candidates::new(4);
         let max = logits[1];
         for (token, rank) in [(0_u32, 3), (1, 1), (2, 4), (3, 2)] {
             for k in [0, 2, 4, 9] {

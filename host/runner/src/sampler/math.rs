@@ -1,9 +1,46 @@
 //! Passes over a vocabulary that the compiler turns into vector code: lanes, no branches.
+//!
+//! What a pass computes does not depend on the width of the machine's vectors: sums have the same
+//! lanes everywhere, and a product and a sum are never contracted into one.
 
 const LANES: usize = 16;
 
+/// Runs a [`pass!`] as it was compiled for the widest vectors that this machine has.
+#[inline(always)]
+pub fn vectorized<P: pulp::NullaryFnOnce>(pass: P) -> P::Output {
+    pulp::Arch::new().dispatch(pass)
+}
+
+/// Names a function and its arguments as a pass for [`vectorized`]. The function must be
+/// `#[inline(always)]`: what is inlined here is compiled for each kind of vectors. (A closure would
+/// be compiled once, for the smallest.)
+macro_rules! pass {
+    ($name:ident<$life:lifetime $(, $f:ident: $bound:path)?>
+        { $($field:ident: $ty:ty),+ } -> $out:ty, $run:expr) => {
+        struct $name<$life $(, $f)?> { $($field: $ty),+ }
+        impl<$life $(, $f: $bound)?> pulp::NullaryFnOnce for $name<$life $(, $f)?> {
+            type Output = $out;
+            #[inline(always)]
+            fn call(self) -> $out {
+                let $name { $($field),+ } = self;
+                $run
+            }
+        }
+    };
+}
+pub(super) use pass;
+
+pass!(Max<'a> { logits: &'a [f32] } -> Option<f32>, max_pass(logits));
+pass!(FirstIndex<'a> { logits: &'a [f32], value: f32 } -> u32, first_index_pass(logits, value));
+pass!(Sum<'a, F: Fn(f32) -> f32> { logits: &'a [f32], weight: F } -> f64, sum_pass(logits, weight));
+
 /// The largest logit; none when one is NaN or +inf. Minus infinity stands for a masked token.
 pub fn max(logits: &[f32]) -> Option<f32> {
+    vectorized(Max { logits })
+}
+
+#[inline(always)]
+fn max_pass(logits: &[f32]) -> Option<f32> {
     let mut best = [f32::NEG_INFINITY; LANES];
     let mut num_nan = [0_u32; LANES];
     let (chunks, rest) = logits.as_chunks::<LANES>();
@@ -25,6 +62,11 @@ pub fn max(logits: &[f32]) -> Option<f32> {
 
 /// The lowest index of `value`, which occurs.
 pub fn first_index_of(logits: &[f32], value: f32) -> u32 {
+    vectorized(FirstIndex { logits, value })
+}
+
+#[inline(always)]
+fn first_index_pass(logits: &[f32], value: f32) -> u32 {
     for (at, chunk) in logits.chunks(8 * LANES).enumerate() {
         // Without an early exit, so that it is vector code.
         if chunk.iter().fold(false, |hit, &x| hit | (x == value)) {
@@ -64,6 +106,11 @@ pub fn exp(x: f32) -> f32 {
 /// Sum of `weight` over the logits: lanes in f32 within a chunk, chunks in f64. The order is fixed,
 /// so the sum is the same in every batch.
 pub fn sum(logits: &[f32], weight: impl Fn(f32) -> f32) -> f64 {
+    vectorized(Sum { logits, weight })
+}
+
+#[inline(always)]
+fn sum_pass(logits: &[f32], weight: impl Fn(f32) -> f32) -> f64 {
     let mut total = 0.0_f64;
     for chunk in logits.chunks(64 * LANES) {
         let mut lanes = [0.0_f32; LANES];

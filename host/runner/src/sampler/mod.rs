@@ -1,9 +1,9 @@
 //! From logits to tokens, in place over the logits that the backend lends.
 //!
-//! bias → penalties → DRY → masks (stop tokens, all but allowed ones, bad words) → temperature → min-p →
-//! top-k/top-p → Gumbel-max. Each feature is a file and costs nothing in rows that do not use it.
-//! A row's draw depends on its own logits, tokens, parameters and seed alone: never on the batch
-//! around it.
+//! bias → penalties → DRY → masks (stop tokens, all but allowed ones, bad words) → temperature →
+//! min-p → top-k/top-p → Gumbel-max. Each feature is a file and costs nothing in rows that do not
+//! use it. A row's draw depends on its own logits, tokens, parameters and seed alone: never on the
+//! batch around it.
 
 mod allowed;
 mod bad_words;
@@ -48,10 +48,11 @@ impl RowSampling {
     /// State of a sequence as it is admitted, with what it generated before a preemption.
     pub fn new(admitted: &Admitted, eos_token_ids: &[u32]) -> Self {
         let params = admitted.params.clone();
+        let max_output = admitted.max_len - admitted.prompt.len();
         RowSampling {
             seed: params.seed.unwrap_or(0).wrapping_add(u64::from(admitted.index)),
             num_output: admitted.output.len() as u32,
-            penalties: Penalties::new(&params, &admitted.prompt, &admitted.output),
+            penalties: Penalties::new(&params, &admitted.prompt, &admitted.output, max_output),
             stop_mask: StopMask::new(&params, eos_token_ids),
             allowed: AllowedTokens::new(&params),
             params,
@@ -98,7 +99,7 @@ impl RowSampling {
     }
 }
 
-/// Scratch shared by all rows.
+/// Scratch shared by all rows, allocated once; memory that no feature uses is never touched.
 #[derive(Debug)]
 pub struct Sampler {
     vocab_size: usize,
@@ -111,13 +112,17 @@ pub struct Sampler {
 impl Sampler {
     /// For logits that are `vocab_size` wide.
     pub fn new(vocab_size: usize) -> Self {
-        let (candidates, dry) = (Candidates::default(), DryScratch::new());
-        Sampler { vocab_size, candidates, dry, raw: Vec::new() }
+        Sampler {
+            vocab_size,
+            candidates: Candidates::new(vocab_size),
+            dry: DryScratch::new(vocab_size),
+            raw: Vec::with_capacity(vocab_size),
+        }
     }
 
-    /// Does with the logits, `[sum of rows of uses, vocab_size]`, what `uses` say, in order: samples
-    /// a row's next token and appends it to the row, or says how likely its prompt was. Logits
-    /// without a usable maximum fail their own row only.
+    /// Does with the logits, `[sum of rows of uses, vocab_size]`, what `uses` say, in order:
+    /// samples a row's next token and appends it to the row, or says how likely its prompt was.
+    /// Logits without a usable maximum fail their own row only.
     pub fn sample(
         &mut self,
         rows: &mut Rows,
@@ -191,8 +196,12 @@ impl Sampler {
         let has_top_k = top_k > 0 && top_k < self.vocab_size;
         let has_top_p = params.top_p < 1.0;
         match (has_top_k, has_top_p) {
-            (false, false) => return gumbel::choose(logits, &shape, key),
-            (false, true) => self.candidates.take_nucleus(logits, &shape, params.top_p),
+            (false, false) => return gumbel::choose(logits, &shape, key, |_, _| true),
+            (false, true) => {
+                if let Some(bound) = self.candidates.take_nucleus(logits, &shape, params.top_p) {
+                    return gumbel::choose(logits, &shape, key, |x, token| bound.keeps(x, token));
+                }
+            }
             (true, _) => self.candidates.take_top_k(logits, top_k, |x| shape.admits(x)),
         }
         if has_top_k && has_top_p {

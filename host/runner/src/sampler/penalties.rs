@@ -26,8 +26,14 @@ pub struct Penalties {
 }
 
 impl Penalties {
-    /// None when all three are off.
-    pub fn new(params: &SamplingParams, prompt: &[u32], output: &[u32]) -> Option<Self> {
+    /// None when all three are off. Has room for `max_output` tokens, so that none of them
+    /// allocates.
+    pub fn new(
+        params: &SamplingParams,
+        prompt: &[u32],
+        output: &[u32],
+        max_output: usize,
+    ) -> Option<Self> {
         let (presence, frequency) = (params.presence_penalty, params.frequency_penalty);
         let repetition = params.repetition_penalty;
         if presence == 0.0 && frequency == 0.0 && repetition == 1.0 {
@@ -37,11 +43,13 @@ impl Penalties {
             presence,
             frequency,
             repetition,
-            counts: Vec::new(),
-            index: HashMap::new(),
+            counts: Vec::with_capacity(max_output),
+            index: HashMap::with_capacity(max_output),
         };
         if repetition != 1.0 {
             prompt.iter().for_each(|&token| penalties.add(token, 0));
+            penalties.counts.reserve(max_output);
+            penalties.index.reserve(max_output);
         }
         output.iter().for_each(|&token| penalties.push(token));
         Some(penalties)

@@ -1,5 +1,6 @@
-//! Log-probabilities of a prompt: for each of its tokens, how likely the model found it behind those
-//! before. They are of the model's own logits; nothing of the request's parameters adjusts them.
+//! Log-probabilities of a prompt: for each of its tokens, how likely the model found it behind
+//! those before. They are of the model's own logits; nothing of the request's parameters adjusts
+//! them.
 
 use tenon_engine::Sampled;
 
@@ -28,7 +29,7 @@ mod tests {
     fn each_token_has_the_probability_of_its_row() {
         // [2 tokens, 3] rows of ln p
         let logits = [0.1_f32, 0.2, 0.7, 0.6, 0.3, 0.1].map(f32::ln);
-        let mut candidates = Candidates::default();
+        let mut candidates = Candidates::new(4);
         let Sampled::Prompt(scores) = score(&[0, 1], 1, &logits, &mut candidates) else {
             panic!("the logits are fine")
         };
@@ -43,7 +44,7 @@ mod tests {
     #[test]
     fn bad_logits_fail() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            let result = score(&[0, 0], 0, &[1.0, 0.0, bad, bad], &mut Candidates::default());
+            let result = score(&[0, 0], 0, &[1.0, 0.0, bad, bad], &mut Candidates::new(4));
             assert!(matches!(result, Sampled::Failed(_)), "{bad}");
         }
     }

@@ -3,7 +3,7 @@
 
 use super::*;
 use proptest::prelude::*;
-use tenon_engine::{RequestId, Row, StepPlan, TokenBias};
+use tenon_engine::{Dry, RequestId, Row, StepPlan, TokenBias};
 
 const EOS: u32 = 0;
 
@@ -290,9 +290,17 @@ fn any_params() -> impl Strategy<Value = SamplingParams> {
         prop::option::of(prop::collection::vec(1_u32..200, 1..20)),
         // A word that ends in one draw; those that grow have a property of their own.
         prop::collection::vec(prop::collection::vec(0_u32..200, 2..4), 0..5),
+        prop::option::of((0.1_f32..3.0, 1_u32..3)),
     )
-        .prop_map(|(temperature, top_k, top_p, min_p, penalties, rest, ids, words)| {
+        .prop_map(|(temperature, top_k, top_p, min_p, penalties, rest, ids, words, dry)| {
             SamplingParams {
+                dry: dry.map(|(multiplier, allowed_length)| Dry {
+                    multiplier,
+                    base: 1.75,
+                    allowed_length,
+                    range: 0,
+                    breakers: [7].into(),
+                }),
                 allowed_token_ids: ids,
                 bad_words: words,
                 temperature,
@@ -365,7 +373,8 @@ proptest! {
         for _ in 0..30 {
             let before = rows.row(Row(0)).tokens[start.len()..].to_vec();
             let mut results = Vec::new();
-            sampler.sample(&mut rows, &[LogitsUse::Next(Row(0))], &mut logits.clone(), &mut results).unwrap();
+            let next = [LogitsUse::Next(Row(0))];
+            sampler.sample(&mut rows, &next, &mut logits.clone(), &mut results).unwrap();
             // As it would be after a preemption.
             prop_assert_eq!(&results[0], &sample(params.clone(), &start, &before, &logits));
         }
@@ -384,6 +393,44 @@ proptest! {
         let all = SamplingParams { allowed_token_ids: Some((0..200).collect()), ..params.clone() };
         let none = SamplingParams { allowed_token_ids: None, ..params };
         prop_assert_eq!(sample(all, &[1], &[2], &logits), sample(none, &[1], &[2], &logits));
+    }
+
+    // Bad logits of one row, or of one prompt, leave all the others as they are, to the last bit.
+    #[test]
+    fn bad_logits_leave_the_others_alone(
+        sequences in prop::collection::vec(
+            (any_params(), prop::collection::vec(-6.0_f32..6.0, 200..=200)),
+            2..6,
+        ),
+        bad in prop::sample::select(vec![f32::NAN, f32::INFINITY, -f32::NAN]),
+        which in 0_usize..6,
+        at in 0_usize..200,
+        in_prompt in any::<bool>(),
+    ) {
+        let which = which % sequences.len();
+        let owned = sequences.iter().map(|(params, _)| (params.clone(), vec![1, 2, 3], vec![]));
+        let mut rows = rows(owned.collect());
+        let (mut uses, mut logits) = (Vec::new(), Vec::new());
+        for (i, (_, own)) in sequences.iter().enumerate() {
+            let row = Row(i as u32);
+            // The prompt's rows come before the next token's.
+            uses.extend([LogitsUse::Prompt(row, 0..2), LogitsUse::Next(row)]);
+            let start = logits.len();
+            (0..3).for_each(|_| logits.extend_from_slice(own));
+            if i == which {
+                logits[start + at + if in_prompt { 200 } else { 400 }] = bad;
+            }
+        }
+        let mut results = Vec::new();
+        Sampler::new(200).sample(&mut rows, &uses, &mut logits, &mut results).unwrap();
+        for (i, (params, own)) in sequences.iter().enumerate() {
+            let (prompt, next) = (&results[2 * i], &results[2 * i + 1]);
+            prop_assert_eq!(matches!(prompt, Sampled::Failed(_)), i == which && in_prompt);
+            prop_assert_eq!(matches!(next, Sampled::Failed(_)), i == which && !in_prompt);
+            if i != which {
+                prop_assert_eq!(next, &sample(params.clone(), &[1, 2, 3], &[], own));
+            }
+        }
     }
 
     // A row's draw is the same alone, in any company, in any order, and after a preemption.

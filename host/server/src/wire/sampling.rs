@@ -43,7 +43,8 @@ pub(crate) struct Bounds {
 /// The shared fields, checked.
 #[derive(Debug, Clone)]
 pub(crate) struct Sampling {
-    /// All but `max_tokens`, both kinds of log-probabilities and what needs a tokenizer, which the endpoint sets.
+    /// All but `max_tokens`, both kinds of log-probabilities and what needs a tokenizer, which the
+    /// endpoint sets.
     pub params: SamplingParams,
     /// As asked; the endpoint knows its default and the context.
     pub max_tokens: Option<u32>,
