@@ -24,6 +24,8 @@ use crate::pool::Pool;
 
 /// Below this many tiles per thread, the partitions of long contexts are cut among threads.
 const FEW_TILES_PER_THREAD: usize = 4;
+/// Pieces that these are cut into, for each thread.
+const PIECES_PER_THREAD: usize = 6;
 /// Floats kept for the partial results of cut contexts (4 MB); larger steps are not cut.
 const PARTIAL_FLOATS: usize = 1 << 20;
 
@@ -97,8 +99,9 @@ struct Item {
     /// Of the sequence's rows for this KV head, token-major: token, then head of the group.
     first_row: usize,
     num_rows: usize,
-    /// Only this partition, its result kept for merging; otherwise all, and the output written.
-    partition: Option<usize>,
+    /// Only these partitions (the first one, and one past the last one), each one's result kept
+    /// for merging; otherwise all, and the output written.
+    partitions: Option<(usize, usize)>,
 }
 
 /// Work list and scratch memory, allocated once.
@@ -204,24 +207,24 @@ impl Attention {
             let scratch = unsafe { scratch.slice(worker * scratch_len, scratch_len) };
             let mut scratch = Scratch::new(scratch, head_dim);
             let item = &items[index];
-            context.run(item, &mut scratch);
-            for row in 0..item.num_rows {
-                let state = scratch.row(row);
+            let row_of = |row| {
                 let (token, head) = context.token_and_head(item, row);
-                let row = token * op.num_heads + head;
-                // SAFETY: a row (or its partition) belongs to one item.
-                unsafe {
-                    match item.partition {
-                        None => finish(isa, state, out.slice(row * head_dim, head_dim)),
-                        Some(p) => {
-                            let at = (row * partitions + p) * (padded + 2);
-                            keep(state, partials.slice(at, padded + 2));
-                        }
-                    }
+                token * op.num_heads + head
+            };
+            context.run(item, &mut scratch, |partition, row, state| {
+                let at = (row_of(row) * partitions + partition) * (padded + 2);
+                // SAFETY: a row's partition belongs to one item.
+                keep(state, unsafe { partials.slice(at, padded + 2) });
+            });
+            if item.partitions.is_none() {
+                for row in 0..item.num_rows {
+                    // SAFETY: a row belongs to one item.
+                    let out = unsafe { out.slice(row_of(row) * head_dim, head_dim) };
+                    finish(isa, scratch.row(row), out);
                 }
             }
         });
-        if items.first().is_some_and(|item| item.partition.is_some()) {
+        if items.first().is_some_and(|item| item.partitions.is_some()) {
             let merge = Merge { isa, op, dim: head_dim, inputs, partitions };
             merge.run(pool, &self.partials, out);
         }
@@ -245,6 +248,8 @@ impl Attention {
             && partitions > 1
             && num_tiles < num_threads * FEW_TILES_PER_THREAD
             && partial_rows * (padded_dim(head_dim) + 2) <= PARTIAL_FLOATS;
+        let pieces = (num_threads * PIECES_PER_THREAD).div_ceil(num_tiles.max(1));
+        let piece_len = partitions.div_ceil(pieces).max(1);
         for seq in inputs.seqs {
             let num_rows = seq.num_tokens as usize * group;
             let last = (seq.context_len as usize).div_ceil(PARTITION);
@@ -253,10 +258,13 @@ impl Attention {
                 let rows = MAX_ROWS.min(num_rows - first_row);
                 for kv_head in 0..num_kv_heads {
                     let item =
-                        Item { seq: *seq, kv_head, first_row, num_rows: rows, partition: None };
+                        Item { seq: *seq, kv_head, first_row, num_rows: rows, partitions: None };
                     if cut {
-                        let one = |p| Item { partition: Some(p), ..item };
-                        self.items.extend((0..last).map(one));
+                        let piece = |start| {
+                            let end = last.min(start + piece_len);
+                            Item { partitions: Some((start, end)), ..item }
+                        };
+                        self.items.extend((0..last).step_by(piece_len).map(piece));
                     } else {
                         self.items.push(item);
                     }
@@ -276,7 +284,7 @@ fn finish(isa: Isa, state: RowState<'_>, out: &mut [f32]) {
 fn keep(state: RowState<'_>, partial: &mut [f32]) {
     partial[0] = state.stats.max;
     partial[1] = state.stats.sum;
-    partial[2..].copy_from_slice(state.acc);
+    partial[2..][..state.acc.len()].copy_from_slice(state.acc);
 }
 
 // Joins the partitions of each row, in the order of positions.

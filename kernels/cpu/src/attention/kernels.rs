@@ -51,11 +51,18 @@ impl Way {
 pub struct TileJob<'a, R> {
     /// Groups in the order of positions; at most [`GROUPS`].
     pub groups: &'a [GroupPtrs<R>],
+    /// Groups of the partition that comes next, whose keys are asked for meanwhile.
+    pub ahead: &'a [GroupPtrs<R>],
     /// Width of a head.
     pub head_dim: usize,
     /// Slots that hold a token, over all groups: the last group may be part filled.
     pub num_slots: usize,
 }
+
+/// Rows below which the products wait for memory rather than for multiplications: the keys and
+/// values that are needed next are asked for, to the second-level cache.
+#[cfg(target_arch = "x86_64")]
+pub const FEW_ROWS: usize = 16;
 
 /// A tile's queries as [`scores`] reads them.
 pub struct Queries<'a> {
@@ -122,15 +129,15 @@ pub unsafe fn scores<E: KvElement>(
             (Way::Codes, 8) => codes::scores_of::<E, 8>(isa, job, q, out),
             (Way::Codes, _) => codes::scores_of::<E, 16>(isa, job, q, out),
             #[cfg(target_arch = "x86_64")]
-            (Way::Pairs, 1) => pairs::scores::<E::Raw, 1>(job, q.words, out),
+            (Way::Pairs, 1) => pairs::scores::<E::Raw, 1, 8>(job, q.words, out),
             #[cfg(target_arch = "x86_64")]
-            (Way::Pairs, 2) => pairs::scores::<E::Raw, 2>(job, q.words, out),
+            (Way::Pairs, 2) => pairs::scores::<E::Raw, 2, 4>(job, q.words, out),
             #[cfg(target_arch = "x86_64")]
-            (Way::Pairs, 4) => pairs::scores::<E::Raw, 4>(job, q.words, out),
+            (Way::Pairs, 4) => pairs::scores::<E::Raw, 4, 4>(job, q.words, out),
             #[cfg(target_arch = "x86_64")]
-            (Way::Pairs, 8) => pairs::scores::<E::Raw, 8>(job, q.words, out),
+            (Way::Pairs, 8) => pairs::scores::<E::Raw, 8, 2>(job, q.words, out),
             #[cfg(target_arch = "x86_64")]
-            (Way::Pairs, _) => pairs::scores::<E::Raw, 16>(job, q.words, out),
+            (Way::Pairs, _) => pairs::scores::<E::Raw, 16, 1>(job, q.words, out),
             #[cfg(not(target_arch = "x86_64"))]
             (Way::Pairs, _) => unreachable!("no instruction set here has these dot products"),
         }
@@ -165,15 +172,15 @@ pub unsafe fn weighted_values<E: KvElement>(
             (Way::Codes, 8) => codes::values_of::<E, 8>(isa, job, p, out),
             (Way::Codes, _) => codes::values_of::<E, 16>(isa, job, p, out),
             #[cfg(target_arch = "x86_64")]
-            (Way::Pairs, 1) => pairs::values::<E::Raw, 1>(job, p, out),
+            (Way::Pairs, 1) => pairs::values::<E::Raw, 1, 4>(job, p, out),
             #[cfg(target_arch = "x86_64")]
-            (Way::Pairs, 2) => pairs::values::<E::Raw, 2>(job, p, out),
+            (Way::Pairs, 2) => pairs::values::<E::Raw, 2, 4>(job, p, out),
             #[cfg(target_arch = "x86_64")]
-            (Way::Pairs, 4) => pairs::values::<E::Raw, 4>(job, p, out),
+            (Way::Pairs, 4) => pairs::values::<E::Raw, 4, 4>(job, p, out),
             #[cfg(target_arch = "x86_64")]
-            (Way::Pairs, 8) => pairs::values::<E::Raw, 8>(job, p, out),
+            (Way::Pairs, 8) => pairs::values::<E::Raw, 8, 2>(job, p, out),
             #[cfg(target_arch = "x86_64")]
-            (Way::Pairs, _) => pairs::values::<E::Raw, 16>(job, p, out),
+            (Way::Pairs, _) => pairs::values::<E::Raw, 16, 1>(job, p, out),
             #[cfg(not(target_arch = "x86_64"))]
             (Way::Pairs, _) => unreachable!("no instruction set here has these dot products"),
         }

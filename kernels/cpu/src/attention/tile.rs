@@ -1,5 +1,7 @@
 //! One tile of query rows over its partitions: finds the groups of slots, runs the kernels, merges.
 
+use std::ops::Range;
+
 use super::blocks::GroupMut;
 use super::cache::{GROUP, GroupPtrs, KvElement, LayerCache, key_dim, padded_dim};
 use super::kernels::{
@@ -83,6 +85,11 @@ impl<'a> Scratch<'a> {
     }
 }
 
+impl RowState<'_> {
+    /// Of a partition that the row does not see.
+    pub const NONE: Self = RowState { stats: RowStats::NONE, acc: &[] };
+}
+
 /// Joins a partition into the total of the ones before it; one without visible slots adds nothing.
 pub fn merge(isa: Isa, total: &mut RowStats, acc: &mut [f32], part: RowStats, values: &[f32]) {
     if part.sum == 0.0 {
@@ -118,20 +125,62 @@ impl<E: KvElement> TileContext<'_, E> {
         self.window.map_or(0, |w| (position + 1).saturating_sub(w as usize))
     }
 
-    /// Runs the item; results are the scratch's rows.
-    pub fn run(&self, item: &Item, scratch: &mut Scratch<'_>) {
+    /// Runs the item. Without partitions of its own it leaves each row's result in the scratch;
+    /// else `keep` gets those of each partition and row.
+    pub fn run(
+        &self,
+        item: &Item,
+        scratch: &mut Scratch<'_>,
+        keep: impl Fn(usize, usize, RowState<'_>),
+    ) {
         let last = self.position(item, item.num_rows - 1);
         let first = self.first_visible(self.position(item, 0));
-        let padded_rows = item.num_rows.next_power_of_two();
-        self.load_queries(item, padded_rows, scratch);
+        let rows = item.num_rows.next_power_of_two();
+        self.load_queries(item, rows, scratch);
         let visible = first / PARTITION..last / PARTITION + 1;
-        let partitions = match item.partition {
-            None => visible,
-            Some(p) if visible.contains(&p) => p..p + 1,
-            Some(_) => 0..0,
+        let wanted = item.partitions.map_or(visible.clone(), |(from, to)| from..to);
+        let mut groups = [GroupPtrs::NULL; GROUPS];
+        let mut ahead = [GroupPtrs::NULL; GROUPS];
+        let span = |partition: usize| {
+            // Positions before the tile's first visible one have no part in it.
+            let start = (partition * PARTITION).max(first);
+            visible.contains(&partition).then(|| start..(last + 1).min((partition + 1) * PARTITION))
         };
-        for partition in partitions {
-            self.partition(item, partition, first, last, padded_rows, scratch);
+        let mut num_groups = 0;
+        for partition in wanted.clone() {
+            let Some(positions) = span(partition) else {
+                (0..item.num_rows).for_each(|row| keep(partition, row, RowState::NONE));
+                continue;
+            };
+            if num_groups == 0 {
+                num_groups = num_groups_of(&positions);
+                let groups = &mut groups[..num_groups];
+                self.find_groups(item, positions.clone(), groups, scratch.gathered);
+            }
+            // Groups that are gathered have room for one partition: they are not foreseen.
+            let next = Some(partition + 1)
+                .filter(|next| wanted.contains(next) && self.block_size.is_multiple_of(GROUP));
+            let next = next.and_then(span);
+            let num_ahead = next.as_ref().map_or(0, num_groups_of);
+            if let Some(next) = next {
+                self.find_groups(item, next, &mut ahead[..num_ahead], &mut []);
+            }
+            let job = TileJob {
+                groups: &groups[..num_groups],
+                ahead: &ahead[..num_ahead],
+                head_dim: self.cache.head_dim,
+                num_slots: positions.end - positions.start / GROUP * GROUP,
+            };
+            let stats = self.partition(item, &job, &positions, rows, scratch);
+            for (row, stats) in stats.iter().enumerate().take(item.num_rows) {
+                let at = row * scratch.padded..(row + 1) * scratch.padded;
+                let (acc, values) = (&mut scratch.acc[at.clone()], &scratch.values[at]);
+                match item.partitions {
+                    None => merge(self.isa, &mut scratch.stats[row], acc, *stats, values),
+                    Some(_) => keep(partition, row, RowState { stats: *stats, acc: values }),
+                }
+            }
+            (groups, num_groups) = (ahead, num_ahead);
         }
     }
 
@@ -146,51 +195,39 @@ impl<E: KvElement> TileContext<'_, E> {
         }
     }
 
+    // One partition: its rows' statistics, and their values in the scratch.
     fn partition(
         &self,
         item: &Item,
-        partition: usize,
-        first: usize,
-        last: usize,
+        job: &TileJob<'_, E::Raw>,
+        positions: &Range<usize>,
         padded_rows: usize,
         scratch: &mut Scratch<'_>,
-    ) {
-        // Groups before the tile's first visible position have no part in it.
-        let start = (partition * PARTITION).max(first / GROUP * GROUP);
-        let end = (partition * PARTITION + PARTITION).min(last + 1);
-        let mut groups = [GroupPtrs::NULL; GROUPS];
-        let num_groups = (end - start).div_ceil(GROUP);
-        let groups = &mut groups[..num_groups];
-        self.find_groups(item, start.max(first)..end, groups, scratch.gathered);
-        let head_dim = self.cache.head_dim;
-        let job = TileJob { groups, head_dim, num_slots: end - start };
+    ) -> [RowStats; MAX_ROWS] {
         // SAFETY: the groups were just found in the cache, or gathered.
-        unsafe { scores::<E>(self.isa, &job, padded_rows, &scratch.q, scratch.scores) };
+        unsafe { scores::<E>(self.isa, job, padded_rows, &scratch.q, scratch.scores) };
         let softmax = match Way::of::<E>(self.isa) {
             Way::Pairs => softmax_row_rounded,
             Way::Float | Way::Codes => softmax_row,
         };
+        let start = positions.start / GROUP * GROUP;
         let mut stats = [RowStats::NONE; MAX_ROWS];
         for (row, stats) in stats.iter_mut().enumerate().take(padded_rows) {
-            let scores = &mut scratch.scores[row * PARTITION..][..num_groups * GROUP];
+            let scores = &mut scratch.scores[row * PARTITION..][..job.groups.len() * GROUP];
             if row >= item.num_rows {
                 scores.fill(0.0);
                 continue;
             }
             let position = self.position(item, row);
             let first = self.first_visible(position).saturating_sub(start);
-            let end = (position + 1).saturating_sub(start).min(end - start);
+            let end = (position + 1).saturating_sub(start).min(job.num_slots);
             *stats = softmax(self.isa, scores, first, end, self.op.softcap);
         }
         // SAFETY: as above.
         unsafe {
-            weighted_values::<E>(self.isa, &job, padded_rows, scratch.scores, scratch.values);
+            weighted_values::<E>(self.isa, job, padded_rows, scratch.scores, scratch.values);
         }
-        for (row, stats) in stats.iter().enumerate().take(item.num_rows) {
-            let at = row * scratch.padded..(row + 1) * scratch.padded;
-            let (acc, values) = (&mut scratch.acc[at.clone()], &scratch.values[at]);
-            merge(self.isa, &mut scratch.stats[row], acc, *stats, values);
-        }
+        stats
     }
 
     // Fills `groups` with the groups that `positions` lie in. Nothing before them is read: the
@@ -198,7 +235,7 @@ impl<E: KvElement> TileContext<'_, E> {
     fn find_groups(
         &self,
         item: &Item,
-        positions: std::ops::Range<usize>,
+        positions: Range<usize>,
         groups: &mut [GroupPtrs<E::Raw>],
         gathered: &mut [f32],
     ) {
@@ -235,6 +272,11 @@ impl<E: KvElement> TileContext<'_, E> {
             groups[i] = out.ptrs();
         }
     }
+}
+
+// Groups that positions lie in.
+fn num_groups_of(positions: &Range<usize>) -> usize {
+    positions.end.div_ceil(GROUP) - positions.start / GROUP
 }
 
 // Two halves of scratch memory as elements of the cache.

@@ -4,6 +4,8 @@
 //!
 //! Cached codes have 128 added: 128 times the sum of the other factor's codes is taken off.
 
+#[cfg(target_arch = "x86_64")]
+use super::FEW_ROWS;
 use super::{GROUP, KvElement, MAX_ROWS, PARTITION, Queries, TileJob, padded_dim};
 use crate::attention::cache::{key_at, value_at};
 use crate::isa::{Isa, for_each_isa};
@@ -248,7 +250,9 @@ unsafe fn values_any<E: KvElement, const T: usize>(
 mod avx512 {
     use std::arch::x86_64::*;
 
-    use super::{GROUP, LOW, PARTITION, Queries, ROW_BYTES, TileJob, Weights, padded_dim};
+    use super::{
+        FEW_ROWS, GROUP, LOW, PARTITION, Queries, ROW_BYTES, TileJob, Weights, padded_dim,
+    };
     use crate::linear::for_tokens;
 
     // SAFETY: as for `scores_of`.
@@ -257,16 +261,14 @@ mod avx512 {
         let words = job.head_dim.div_ceil(4);
         let codes = q.words.as_ptr().cast::<i32>();
         for (g, group) in job.groups.iter().enumerate() {
-            // Groups are scattered over the pool: the core does not foresee the next one.
-            let next = job.groups.get(g + 1).map_or(group.keys, |next| next.keys).cast::<u8>();
             let (keys, values) = (group.keys.cast::<u8>(), group.values.cast::<u8>());
             let mut acc = [_mm512_setzero_si512(); T];
             // SAFETY: by this function's contract.
             unsafe {
                 for i in 0..words {
-                    if T < GROUP {
-                        _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(i * 64).cast());
-                        _mm_prefetch::<_MM_HINT_T0>(values.wrapping_add(i * 64).cast());
+                    // Groups are scattered over the pool: the core does not foresee them.
+                    if T < FEW_ROWS {
+                        _mm_prefetch::<_MM_HINT_T1>(values.wrapping_add(i * 64).cast());
                     }
                     let key = _mm512_loadu_si512(keys.add(i * 64).cast());
                     let q = codes.add(i * T);
@@ -315,6 +317,13 @@ mod avx512 {
                 }
                 for (g, group) in job.groups.iter().enumerate() {
                     let values = group.values.cast::<u8>();
+                    if let Some(ahead) = job.ahead.get(g).filter(|_| T < FEW_ROWS && d + part == 0)
+                    {
+                        let keys = ahead.keys.cast::<u8>();
+                        for line in 0..job.head_dim.div_ceil(4) {
+                            _mm_prefetch::<_MM_HINT_T1>(keys.wrapping_add(line * 64).cast());
+                        }
+                    }
                     for i in 0..GROUP / 4 {
                         // SAFETY: by this function's contract.
                         unsafe {

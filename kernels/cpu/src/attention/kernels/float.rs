@@ -1,5 +1,7 @@
 //! Products in f32, in the order of dims and of positions: the same for every instruction set.
 
+#[cfg(target_arch = "x86_64")]
+use super::{FEW_ROWS, GroupPtrs};
 use super::{GROUP, KvElement, PARTITION, TileJob, padded_dim};
 use crate::attention::cache::{key_at, value_at};
 use crate::isa::Isa;
@@ -21,9 +23,7 @@ pub unsafe fn scores_of<E: KvElement, const T: usize>(
             match isa {
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx512 | Isa::Avx512Bf16 => {
-                    let next = job.groups.get(g + 1).map_or(group.keys, |next| next.keys);
-                    let ahead = [next, group.values];
-                    avx512::scores::<E, T>(group.keys, job.head_dim, q.as_ptr(), out, ahead);
+                    avx512::scores::<E, T>(group, job.head_dim, q.as_ptr(), out);
                 }
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx2 => scores_avx2::<E, T>(group.keys, job.head_dim, q.as_ptr(), out),
@@ -142,7 +142,7 @@ mod avx512 {
 
     use tenon_backend::KvDType;
 
-    use super::{GROUP, KvElement, PARTITION, TileJob, padded_dim};
+    use super::{FEW_ROWS, GROUP, GroupPtrs, KvElement, PARTITION, TileJob, padded_dim};
     use crate::linear::for_tokens;
 
     // The elements of one pack: the second vector says nothing where a pack is one element.
@@ -167,27 +167,25 @@ mod avx512 {
         }
     }
 
-    // While it computes it asks for what is read later, the next group's keys and this group's
-    // values: groups are scattered over the pool, so the core does not foresee them.
+    // While it computes it asks for the group's values: groups are scattered over the pool, so the
+    // core does not foresee them.
     // SAFETY: as for `scores_any`.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
     pub unsafe fn scores<E: KvElement, const T: usize>(
-        keys: *const E::Raw,
+        group: &GroupPtrs<E::Raw>,
         dim: usize,
         q: *const f32,
         out: *mut f32,
-        ahead: [*const E::Raw; 2],
     ) {
         let mut acc = [_mm512_setzero_ps(); T];
         // SAFETY: by this function's contract.
         unsafe {
             for i in 0..dim.div_ceil(E::PACK) {
                 let at = i * GROUP * E::PACK;
-                if T < GROUP {
-                    _mm_prefetch::<_MM_HINT_T0>(ahead[0].wrapping_add(at).cast());
-                    _mm_prefetch::<_MM_HINT_T0>(ahead[1].wrapping_add(at).cast());
+                if T < FEW_ROWS {
+                    _mm_prefetch::<_MM_HINT_T1>(group.values.wrapping_add(at).cast());
                 }
-                let pack = load::<E>(keys.add(at));
+                let pack = load::<E>(group.keys.add(at));
                 for (c, key) in pack.into_iter().enumerate().take(E::PACK) {
                     let q = q.add((i * E::PACK + c) * T);
                     for_tokens!(T, t => {
@@ -213,7 +211,13 @@ mod avx512 {
             let mut acc = [_mm512_setzero_ps(); T];
             let mut left = job.num_slots;
             let mut p = p;
-            for group in job.groups {
+            for (g, group) in job.groups.iter().enumerate() {
+                if let Some(ahead) = job.ahead.get(g).filter(|_| T < FEW_ROWS && d == 0) {
+                    for i in 0..job.head_dim.div_ceil(E::PACK) {
+                        let keys = ahead.keys.wrapping_add(i * GROUP * E::PACK);
+                        _mm_prefetch::<_MM_HINT_T1>(keys.cast());
+                    }
+                }
                 // SAFETY: by this function's contract.
                 unsafe {
                     let filled = left.min(GROUP);

@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{GROUP, PARTITION, TileJob, padded_dim};
+use super::{FEW_ROWS, GROUP, GroupPtrs, PARTITION, TileJob, padded_dim};
 use crate::linear::for_tokens;
 
 // SAFETY: `p` is readable and aligned to 4.
@@ -49,87 +49,140 @@ pub unsafe fn put_query(row: usize, rows: usize, q: &[f32], scale: f32, words: &
     }
 }
 
-/// [`super::scores`] for `T` rows; `q` is `[dim / 2][T]` of pairs.
+/// [`super::scores`] for `T` rows; `q` is `[dim / 2][T]` of pairs. `G` groups are done at once, for
+/// enough independent sums to hide the latency of one.
 ///
 /// # Safety
 /// As there; `out` is `[T][PARTITION]`; `R` is the element of a bfloat16 cache.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
-pub unsafe fn scores<R, const T: usize>(job: &TileJob<'_, R>, q: &[f32], out: *mut f32) {
-    let num_pairs = job.head_dim.div_ceil(2);
-    for (g, group) in job.groups.iter().enumerate() {
-        // Groups are scattered over the pool: the core does not foresee the next one.
-        let next = job.groups.get(g + 1).map_or(group.keys, |next| next.keys).cast::<u8>();
-        let (keys, values) = (group.keys.cast::<u8>(), group.values.cast::<u8>());
-        let mut acc = [_mm512_setzero_ps(); T];
-        // SAFETY: by this function's contract.
-        unsafe {
-            for i in 0..num_pairs {
-                if T < GROUP {
-                    _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(i * 64).cast());
-                    _mm_prefetch::<_MM_HINT_T0>(values.wrapping_add(i * 64).cast());
-                }
-                let key = pairs(_mm512_loadu_si512(keys.add(i * 64).cast()));
-                let q = q.as_ptr().add(i * T);
-                for_tokens!(T, t => {
-                    acc[t] = _mm512_dpbf16_ps(acc[t], key, broadcast(q.add(t)));
-                });
-            }
-            for_tokens!(T, t => {
-                _mm512_storeu_ps(out.add(t * PARTITION + g * GROUP), acc[t]);
-            });
+pub unsafe fn scores<R, const T: usize, const G: usize>(
+    job: &TileJob<'_, R>,
+    q: &[f32],
+    out: *mut f32,
+) {
+    let (runs, rest) = job.groups.as_chunks::<G>();
+    // SAFETY: by this function's contract.
+    unsafe {
+        for (i, groups) in runs.iter().enumerate() {
+            scores_of::<R, T, G>(groups, job.head_dim, q, out.add(i * G * GROUP));
+        }
+        for (i, group) in rest.iter().enumerate() {
+            let out = out.add((runs.len() * G + i) * GROUP);
+            scores_of::<R, T, 1>(std::array::from_ref(group), job.head_dim, q, out);
         }
     }
 }
 
-/// [`super::weighted_values`] for `T` rows; `p` holds values of bfloat16.
+// SAFETY: as for `scores`.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
+#[inline]
+unsafe fn scores_of<R, const T: usize, const G: usize>(
+    groups: &[GroupPtrs<R>; G],
+    dim: usize,
+    q: &[f32],
+    out: *mut f32,
+) {
+    let num_sums = T * G;
+    let mut acc = [_mm512_setzero_ps(); 16];
+    // SAFETY: by this function's contract.
+    unsafe {
+        for i in 0..dim.div_ceil(2) {
+            let keys: [__m512bh; G] = std::array::from_fn(|g| {
+                let group = &groups[g];
+                if T < FEW_ROWS {
+                    let values = group.values.cast::<u8>().wrapping_add(i * 64);
+                    _mm_prefetch::<_MM_HINT_T1>(values.cast());
+                }
+                pairs(_mm512_loadu_si512(group.keys.cast::<u8>().add(i * 64).cast()))
+            });
+            let q = q.as_ptr().add(i * T);
+            for_tokens!(num_sums, n => {
+                acc[n] = _mm512_dpbf16_ps(acc[n], keys[n / T], broadcast(q.add(n % T)));
+            });
+        }
+        for_tokens!(num_sums, n => {
+            _mm512_storeu_ps(out.add(n % T * PARTITION + n / T * GROUP), acc[n]);
+        });
+    }
+}
+
+/// [`super::weighted_values`] for `T` rows; `p` holds values of bfloat16. `C` vectors of dims are
+/// done at once, for enough independent sums to hide the latency of one.
 ///
 /// # Safety
 /// As there; `R` is the element of a bfloat16 cache.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
-pub unsafe fn values<R, const T: usize>(job: &TileJob<'_, R>, p: &mut [f32], out: &mut [f32]) {
+pub unsafe fn values<R, const T: usize, const C: usize>(
+    job: &TileJob<'_, R>,
+    p: &mut [f32],
+    out: &mut [f32],
+) {
     for row in p.chunks_exact_mut(PARTITION).take(T) {
         // SAFETY: a partition is whole groups; halves are written behind the floats still to read.
         unsafe { pack(row.as_mut_ptr(), job.groups.len()) };
     }
     let padded = padded_dim(job.head_dim);
-    for d in (0..padded).step_by(GROUP) {
-        let mut acc = [_mm512_setzero_ps(); T];
-        let mut left = job.num_slots;
-        let mut p = p.as_ptr();
-        for group in job.groups {
-            let values = group.values.cast::<u8>();
-            // SAFETY: by this function's contract.
-            unsafe {
-                let filled = left.min(GROUP);
-                for i in 0..filled / 2 {
-                    let value = _mm512_loadu_si512(values.add((i * padded + d) * 4).cast());
-                    let p = p.add(i);
-                    for_tokens!(T, t => {
-                        acc[t] =
-                            _mm512_dpbf16_ps(acc[t], pairs(value), broadcast(p.add(t * PARTITION)));
-                    });
-                }
-                if filled % 2 == 1 {
-                    // The other slot of the pair holds no token, but maybe something not finite.
-                    let i = filled / 2;
-                    let value = _mm512_loadu_si512(values.add((i * padded + d) * 4).cast());
-                    let value = _mm512_and_si512(value, _mm512_set1_epi32(0xffff));
-                    let p = p.add(i);
-                    for_tokens!(T, t => {
-                        acc[t] =
-                            _mm512_dpbf16_ps(acc[t], pairs(value), broadcast(p.add(t * PARTITION)));
-                    });
-                }
-                left -= filled;
-                p = p.add(GROUP / 2);
+    let mut d = 0;
+    // SAFETY: by this function's contract.
+    unsafe {
+        while d + C * GROUP <= padded {
+            values_of::<R, T, C>(job, p, d, out);
+            d += C * GROUP;
+        }
+        while d < padded {
+            values_of::<R, T, 1>(job, p, d, out);
+            d += GROUP;
+        }
+    }
+}
+
+// Dims `first` on, `C` vectors of them.
+// SAFETY: as for `values`, with packed weights.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
+#[inline]
+unsafe fn values_of<R, const T: usize, const C: usize>(
+    job: &TileJob<'_, R>,
+    p: &[f32],
+    first: usize,
+    out: &mut [f32],
+) {
+    let padded = padded_dim(job.head_dim);
+    let num_sums = T * C;
+    let mut acc = [_mm512_setzero_ps(); 16];
+    let mut left = job.num_slots;
+    let key_lines = job.head_dim.div_ceil(2);
+    for (g, group) in job.groups.iter().enumerate() {
+        let filled = left.min(GROUP);
+        left -= filled;
+        if let Some(ahead) = job.ahead.get(g).filter(|_| T < FEW_ROWS && first == 0) {
+            let keys = ahead.keys.cast::<u8>();
+            for line in 0..key_lines {
+                _mm_prefetch::<_MM_HINT_T1>(keys.wrapping_add(line * 64).cast());
             }
         }
-        // SAFETY: `out` holds `T` rows of `padded`, checked by the caller.
-        unsafe {
-            for_tokens!(T, t => {
-                _mm512_storeu_ps(out.as_mut_ptr().add(t * padded + d), acc[t]);
-            });
+        for i in 0..filled.div_ceil(2) {
+            // The last pair's other slot may hold no token, but something not finite.
+            let mask = _mm512_set1_epi32(if 2 * i + 1 < filled { -1 } else { 0xffff });
+            // SAFETY: by this function's contract.
+            unsafe {
+                let at = group.values.cast::<u8>().add((i * padded + first) * 4);
+                let values: [__m512bh; C] = std::array::from_fn(|c| {
+                    pairs(_mm512_and_si512(_mm512_loadu_si512(at.add(c * 64).cast()), mask))
+                });
+                let p = p.as_ptr().add(g * (GROUP / 2) + i);
+                for_tokens!(num_sums, n => {
+                    let p = broadcast(p.add(n % T * PARTITION));
+                    acc[n] = _mm512_dpbf16_ps(acc[n], values[n / T], p);
+                });
+            }
         }
+    }
+    // SAFETY: `out` holds `T` rows of `padded`, checked by the caller.
+    unsafe {
+        for_tokens!(num_sums, n => {
+            let out = out.as_mut_ptr().add(n % T * padded + first + n / T * GROUP);
+            _mm512_storeu_ps(out, acc[n]);
+        });
     }
 }
 
