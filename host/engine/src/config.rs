@@ -14,6 +14,24 @@ pub enum SchedulingPolicy {
     FairShare,
 }
 
+/// Most prefill tokens of a step in which others decode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PrefillLimit {
+    /// In all.
+    pub num_tokens: usize,
+    /// Of prompts that are longer than [`PrefillLimit::LONG_PROMPT`].
+    pub num_long_tokens: usize,
+}
+
+impl PrefillLimit {
+    /// Tokens to compute beyond which a prompt is long: it would slow others down again and again.
+    pub const LONG_PROMPT: usize = 512;
+
+    /// As much as fits.
+    pub const NONE: PrefillLimit =
+        PrefillLimit { num_tokens: usize::MAX, num_long_tokens: usize::MAX };
+}
+
 /// Limits of the engine. All of them are memory: nothing grows beyond them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineConfig {

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::config::{ConfigError, EngineConfig, SchedulingPolicy};
+use crate::config::{ConfigError, EngineConfig, PrefillLimit, SchedulingPolicy};
 use crate::params::ParamError;
 use crate::plan::{Sampled, Scheduled, StepPlan};
 use crate::request::{FinishReason, RequestId, SamplingParams, StepOutput};
@@ -114,8 +114,8 @@ impl Engine {
 
     /// Most prefill tokens of a step in which others decode, from now on: the driver measures what
     /// a step may cost. 0 holds prompts up for as long as somebody decodes.
-    pub fn limit_prefill(&mut self, num_tokens: usize) {
-        self.scheduler.prefill_budget = num_tokens;
+    pub fn limit_prefill(&mut self, limit: PrefillLimit) {
+        self.scheduler.prefill_limit = limit;
     }
 
     /// Plans the next step; none when nothing is alive. Each plan is settled before the next.

@@ -17,7 +17,7 @@ pub mod sequence;
 pub mod stats;
 pub mod tenants;
 
-pub use config::{ConfigError, EngineConfig, SchedulingPolicy};
+pub use config::{ConfigError, EngineConfig, PrefillLimit, SchedulingPolicy};
 pub use engine::{AddError, Engine, NewRequest};
 pub use params::ParamError;
 pub use plan::{Admitted, Row, Sampled, Scheduled, StepPlan};

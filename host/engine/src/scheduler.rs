@@ -6,7 +6,7 @@
 //! comes to its end. A sequence is in exactly one of `running` (it owns a row), `waiting` and
 //! `aside` (it waits for a cause and stands in nobody's way).
 
-use crate::config::{EngineConfig, SchedulingPolicy};
+use crate::config::{EngineConfig, PrefillLimit, SchedulingPolicy};
 use crate::kv::KvManager;
 use crate::plan::{Admitted, Row, Scheduled, StepPlan};
 use crate::queue::WaitQueue;
@@ -35,7 +35,7 @@ pub(crate) struct Scheduler {
     pub kv: KvManager,
     pub stats: EngineStats,
     /// Prefill tokens of a step in which others decode.
-    pub prefill_budget: usize,
+    pub prefill_limit: PrefillLimit,
     // Rows given back since the last plan; the runner is told with the next one.
     released: Vec<Row>,
     // Counts plans; a sequence's share of the plan that is being made carries it.
@@ -51,6 +51,8 @@ pub(crate) struct Scheduler {
 struct Budget {
     tokens: usize,
     prefill: usize,
+    // Of `prefill`, for long prompts.
+    long_prefill: usize,
     // Running sequences with one pending token that have no share yet: each is owed one.
     num_decodes: usize,
     // Sequences without a share that have a longer way to go, those that wait included.
@@ -61,19 +63,23 @@ struct Budget {
 }
 
 impl Budget {
-    /// Prefill tokens for one sequence: half of what is left while others are to come, so that a
-    /// short prompt need not wait for the end of a long one.
+    /// Prefill tokens for one sequence: to a long prompt half of what is left while others are to
+    /// come, so that a short one need not wait for its end.
     fn take_prefill(&mut self, seq: &Sequence, chunk_cap: usize) -> usize {
         self.num_prefills = self.num_prefills.saturating_sub(1);
-        let fair = match self.num_prefills {
-            0 => self.prefill,
-            _ => self.prefill.div_ceil(2),
+        let fair = match (seq.is_long(), self.num_prefills) {
+            (false, _) => self.prefill,
+            (true, 0) => self.long_prefill.min(self.prefill),
+            (true, _) => self.long_prefill.min(self.prefill.div_ceil(2)),
         };
         let free = self.tokens - self.num_decodes.min(self.tokens);
         let num_tokens = seq.num_pending().min(free).min(fair).min(chunk_cap);
         let num_tokens = seq.within_rows(num_tokens, self.prompt_row_cap());
         self.prompt_rows -= seq.prompt_rows(num_tokens).len();
         self.prefill -= num_tokens;
+        if seq.is_long() {
+            self.long_prefill -= num_tokens;
+        }
         self.tokens -= num_tokens;
         num_tokens
     }
@@ -94,7 +100,7 @@ impl Scheduler {
             tenants: Tenants::new(config.policy == SchedulingPolicy::FairShare),
             kv: KvManager::new(config),
             stats: EngineStats::default(),
-            prefill_budget: config.max_step_tokens,
+            prefill_limit: PrefillLimit::NONE,
             released: Vec::new(),
             step: 0,
             policy: config.policy,
@@ -164,12 +170,17 @@ impl Scheduler {
             num_prefills += usize::from(!has_share && seq.num_pending() > 1);
             anyone_decodes |= seq.num_pending() <= 1 && seq.num_planned >= seq.prompt.len();
         }
-        let planned = plan.scheduled.iter().filter(|i| i.num_tokens > 1 || !i.wants_logits);
-        let planned: usize = planned.map(|i| i.num_tokens as usize).sum();
-        let prefill = if anyone_decodes { self.prefill_budget } else { usize::MAX };
+        let (mut planned, mut long_planned) = (0, 0);
+        for item in plan.scheduled.iter().filter(|i| i.num_tokens > 1 || !i.wants_logits) {
+            let is_long = self.running.seq(item.row).is_long();
+            planned += item.num_tokens as usize;
+            long_planned += if is_long { item.num_tokens as usize } else { 0 };
+        }
+        let limit = if anyone_decodes { self.prefill_limit } else { PrefillLimit::NONE };
         Budget {
             tokens: self.max_step_tokens - plan.num_tokens,
-            prefill: prefill.saturating_sub(planned),
+            prefill: limit.num_tokens.saturating_sub(planned),
+            long_prefill: limit.num_long_tokens.saturating_sub(long_planned),
             num_decodes,
             num_prefills: num_prefills + self.waiting.len(),
             prompt_rows: self.max_prompt_logits_rows

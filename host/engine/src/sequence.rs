@@ -5,6 +5,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::config::PrefillLimit;
 use crate::engine::NewRequest;
 use crate::hash::{BlockHash, BlockHasher};
 use crate::plan::Row;
@@ -112,6 +113,11 @@ impl Sequence {
             true => 0,
             false => len - self.num_planned,
         }
+    }
+
+    /// Its prompt takes many steps beside others.
+    pub fn is_long(&self) -> bool {
+        self.prompt.len() - self.num_cached.unwrap_or(0) > PrefillLimit::LONG_PROMPT
     }
 
     /// One pending token, which a step always has room for.

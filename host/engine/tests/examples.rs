@@ -232,17 +232,17 @@ fn tenants_share_tokens_by_weight() {
 #[test]
 fn a_short_prompt_does_not_wait_for_the_end_of_a_long_one() {
     let config = EngineConfig {
-        num_blocks: 100,
-        max_model_len: 400,
+        num_blocks: 300,
+        max_model_len: 1200,
         max_prefill_chunk: 400,
         prefix_caching: false,
         ..config()
     };
     let mut bench = Bench::new(config);
-    bench.add(0, &text(4), 1, 100, 0);
+    bench.add(0, &text(4), 1, 300, 0);
     bench.step(None);
-    bench.limit_prefill(4);
-    bench.add(1, &text(200), 1, 1, 0);
+    bench.limit_prefill(8);
+    bench.add(1, &text(700), 1, 1, 0);
     bench.step(None);
     bench.add(2, &text(6), 1, 1, 0);
     for _ in 0..4 {
@@ -250,7 +250,9 @@ fn a_short_prompt_does_not_wait_for_the_end_of_a_long_one() {
     }
     assert!(bench.heard(2, 0).finish.is_some());
     assert_eq!(bench.heard(1, 0).finish, None);
-    bench.run(200);
+    // The long one got half of each step.
+    assert_eq!(bench.device.num_tokens[&RequestId(1)], 5 * 4);
+    bench.run(400);
 }
 
 #[test]

@@ -176,3 +176,42 @@ fn cpu_qwen3() {
 fn cpu_gemma3_with_windows() {
     check(Kind::Cpu, TinyArch::Gemma3);
 }
+
+/// The younger of two sequences is preempted at its 1st, 2nd, … 20th output token, as the elder's
+/// prompt leaves ever more room; all that depends on its history goes on as if nothing had been.
+#[test]
+fn a_preemption_at_any_step_changes_nothing() {
+    const NUM_SLOTS: usize = 60;
+    let model = TinyModel::new(TinyArch::Llama, 11);
+    let prompt = [41, 52, 63, 74, 85, 96, 107, 118];
+    let params = SamplingParams {
+        max_tokens: 24,
+        temperature: 0.0,
+        presence_penalty: 0.7,
+        repetition_penalty: 1.2,
+        logprobs: Some(2),
+        prompt_logprobs: Some(1),
+        ignore_eos: true,
+        ..Default::default()
+    };
+    let younger = GenerateRequest { params, ..fake::request(1, &prompt, 1) };
+    let want = run(Kind::Cpu, &model, roomy(), std::slice::from_ref(&younger)).0;
+    let mut num_preempted = 0;
+    for step in 1..=20 {
+        let elder_len = NUM_SLOTS - prompt.len() - 2 * step;
+        let elder: Vec<u32> = (0..elder_len as u32).map(|i| 40 + i * 11 % 90).collect();
+        let params = SamplingParams { max_tokens: 60, ignore_eos: true, ..Default::default() };
+        let elder = GenerateRequest { params, ..fake::request(0, &elder, 1) };
+        let limits = EngineConfig {
+            num_blocks: NUM_SLOTS,
+            block_size: 1,
+            prefix_caching: step % 2 == 0,
+            ..roomy()
+        };
+        let (heard, num_preemptions) = run(Kind::Cpu, &model, limits, &[elder, younger.clone()]);
+        num_preempted += u32::from(num_preemptions > 0);
+        assert_eq!(heard[1..], want, "preempted at step {step}");
+    }
+    // Where the younger one came too late it waited instead.
+    assert!(num_preempted > 12, "{num_preempted} of 20");
+}

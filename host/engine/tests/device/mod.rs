@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tenon_engine::{
-    Engine, EngineConfig, FinishReason, Logprob, NewRequest, RequestId, Sampled, SamplingParams,
-    SchedulingPolicy, StepOutput, StepPlan, Tenant, TokenLogprobs,
+    Engine, EngineConfig, FinishReason, Logprob, NewRequest, PrefillLimit, RequestId, Sampled,
+    SamplingParams, SchedulingPolicy, StepOutput, StepPlan, Tenant, TokenLogprobs,
 };
 
 /// Tokens are below; 0 ends a sequence.
@@ -338,7 +338,8 @@ impl Bench {
 
     /// Tells engine and device.
     pub fn limit_prefill(&mut self, num_tokens: usize) {
-        self.engine.limit_prefill(num_tokens);
+        let limit = PrefillLimit { num_tokens, num_long_tokens: num_tokens.div_ceil(2) };
+        self.engine.limit_prefill(limit);
         self.device.prefill_limit = num_tokens;
     }
 
