@@ -75,6 +75,7 @@ fn main() {
             "logprobs 5, greedy",
             SamplingParams { temperature: 0.0, logprobs: Some(5), ..base.clone() },
         ),
+        ("logprobs 0, temperature", SamplingParams { logprobs: Some(0), ..base.clone() }),
     ];
     let prompt: Vec<u32> = (0..200).collect();
     for (what, spread) in [("peaked", 10.0), ("flat", 1.5)] {

@@ -43,11 +43,8 @@ impl RawLogprobs {
 /// Better tokens, and equal ones with a lower id, come first.
 fn rank(logits: &[f32], token: u32) -> u32 {
     let logit = logits[token as usize];
-    let count = |part: &[f32], is_before: &dyn Fn(f32) -> bool| {
-        part.iter().filter(|&&x| is_before(x)).count() as u32
-    };
     let (head, tail) = logits.split_at(token as usize);
-    1 + count(head, &|x| x >= logit) + count(tail, &|x| x > logit)
+    1 + math::count(head, |x| x >= logit) + math::count(tail, |x| x > logit)
 }
 
 #[cfg(test)]

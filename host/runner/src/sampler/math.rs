@@ -32,6 +32,10 @@ pub(super) use pass;
 
 pass!(Max<'a> { logits: &'a [f32] } -> Option<f32>, max_pass(logits));
 pass!(FirstIndex<'a> { logits: &'a [f32], value: f32 } -> u32, first_index_pass(logits, value));
+pass!(
+    Count<'a, F: Fn(f32) -> bool> { logits: &'a [f32], is_counted: F } -> u32,
+    count_pass(logits, is_counted)
+);
 pass!(Sum<'a, F: Fn(f32) -> f32> { logits: &'a [f32], weight: F } -> f64, sum_pass(logits, weight));
 
 /// The largest logit; none when one is NaN or +inf. Minus infinity stands for a masked token.
@@ -109,6 +113,27 @@ pub fn sum(logits: &[f32], weight: impl Fn(f32) -> f32) -> f64 {
     vectorized(Sum { logits, weight })
 }
 
+/// How many logits `is_counted`.
+pub fn count(logits: &[f32], is_counted: impl Fn(f32) -> bool) -> u32 {
+    vectorized(Count { logits, is_counted })
+}
+
+#[inline(always)]
+fn count_pass(logits: &[f32], is_counted: impl Fn(f32) -> bool) -> u32 {
+    let mut lanes = [0_u32; LANES];
+    let (parts, rest) = logits.as_chunks::<LANES>();
+    for part in parts {
+        for lane in 0..LANES {
+            // A check for overflow would keep this from being vector code.
+            lanes[lane] = lanes[lane].wrapping_add(u32::from(is_counted(part[lane])));
+        }
+    }
+    for (lane, &x) in rest.iter().enumerate() {
+        lanes[lane] += u32::from(is_counted(x));
+    }
+    lanes.iter().sum()
+}
+
 #[inline(always)]
 fn sum_pass(logits: &[f32], weight: impl Fn(f32) -> f32) -> f64 {
     let mut total = 0.0_f64;
@@ -168,6 +193,7 @@ mod tests {
         for len in [0, 1, 15, 16, 1023, 1024, 1025, 5000] {
             let logits: Vec<f32> = (0..len).map(|i| i as f32).collect();
             assert_eq!(sum(&logits, |x| x), (0..len).map(|i| i as f64).sum::<f64>());
+            assert_eq!(count(&logits, |x| x >= 3.0), (len as u32).saturating_sub(3));
         }
     }
 }

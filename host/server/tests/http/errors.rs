@@ -10,6 +10,9 @@ use crate::rig::{Setup, chat_body, post};
 async fn fields_of_chat() {
     let server = Setup::default().start();
     let vocab = crate::rig::tokenizer().vocab_size();
+    let tool = json!({"type": "function", "function": {"name": "f"}});
+    let missing = json!({"type": "function", "function": {"name": "missing"}});
+    let message = json!({"role": "user", "content": "a"});
     let rows = [
         (json!({"model": "other"}), 404, json!("model")),
         (json!({"model": 3}), 400, json!("model")),
@@ -22,6 +25,15 @@ async fn fields_of_chat() {
         (json!({"stop_token_ids": [vocab]}), 400, json!("stop_token_ids[0]")),
         (json!({"min_tokens": 50, "max_tokens": 10}), 400, json!("min_tokens")),
         (json!({"stop": vec!["a"; 17]}), 400, json!("stop")),
+        (json!({"stop": 5}), 400, json!("stop")),
+        (json!({"max_tokens": "ten"}), 400, json!("max_tokens")),
+        (json!({"messages": {}}), 400, json!("messages")),
+        (json!({"n": 1.5}), 400, json!("n")),
+        (json!({"tools": {"a": 1}}), 400, json!("tools")),
+        (json!({"tools": [tool], "tool_choice": "sometimes"}), 400, json!("tool_choice")),
+        (json!({"tools": [tool], "tool_choice": missing}), 400, json!("tool_choice")),
+        (json!({"messages": vec![message; 200_000]}), 400, json!("messages")),
+        (json!({"logprobs": true, "top_logprobs": -1}), 400, json!("top_logprobs")),
         (json!({"max_tokens": 4000}), 400, json!("messages")),
         (json!({"response_format": {"type": "json_object"}}), 400, json!("response_format")),
         (json!({"tool_choice": "required"}), 400, json!("tool_choice")),
@@ -38,6 +50,8 @@ async fn fields_of_chat() {
             assert_eq!(answer.error_param(), param, "{extra}");
         }
     }
+    let five = json!({"stop": ["a", "b", "c", "d", "zz"]});
+    assert_eq!(server.chat("hi", five).await.status, 200);
     assert_eq!(server.chat("hi", json!({"model": "org/tiny"})).await.status, 200);
     assert_eq!(server.chat("hi", json!({"model": null})).await.status, 200);
 }
