@@ -197,6 +197,19 @@ fn cpu_exact(model: &str, file: &str) {
     check_file(&mut backend, &cases(file), 64, &EXACT);
 }
 
+/// Keys and values rounded to 16 bits or 8, all else exact.
+const ROUNDED_KV: Tolerance = Tolerance { margin: 0.3, logprob: 0.2, step_logprob: 0.2 };
+
+fn cpu_rounded_kv(model: &str, file: &str, kv_dtypes: &[KvDType]) {
+    for &kv_dtype in kv_dtypes {
+        let Some(model) = load(model) else { return };
+        let options = options(WeightMode::Float32, kv_dtype);
+        let mut backend = CpuBackend::prepare(model.program, &options).unwrap();
+        println!("{kv_dtype:?} KV");
+        check_file(&mut backend, &cases(file), 64, &ROUNDED_KV);
+    }
+}
+
 fn cpu_native(model: &str, file: &str) {
     let Some(model) = load(model) else { return };
     let options = options(WeightMode::Native, KvDType::F16);
@@ -222,6 +235,25 @@ fn cpu_in_f32_agrees_with_exact_gemma3() {
 #[test]
 fn cpu_in_f32_agrees_with_exact_qwen2() {
     cpu_exact(QWEN, include_str!("../cases/reference/qwen25coder_0.5b_f32deq.json"));
+}
+
+#[test]
+fn cpu_with_rounded_kv_stays_near_exact_smollm2() {
+    let file = include_str!("../cases/reference/smollm2_f32deq.json");
+    cpu_rounded_kv(SMOLLM2, file, &[KvDType::BF16, KvDType::F16, KvDType::Int8]);
+}
+
+#[test]
+fn cpu_with_rounded_kv_stays_near_exact_gemma3() {
+    let file = include_str!("../cases/reference/gemma3_270m_f32deq.json");
+    cpu_rounded_kv(GEMMA3, file, &[KvDType::BF16, KvDType::F16, KvDType::Int8]);
+}
+
+#[test]
+fn cpu_with_rounded_kv_stays_near_exact_qwen2() {
+    // A few dims of its keys are very large: 8 bits move log-probabilities by 0.5.
+    let file = include_str!("../cases/reference/qwen25coder_0.5b_f32deq.json");
+    cpu_rounded_kv(QWEN, file, &[KvDType::BF16, KvDType::F16]);
 }
 
 #[test]

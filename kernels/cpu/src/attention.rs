@@ -19,6 +19,7 @@ use self::kernels::{MAX_CODES_DIM, MAX_ROWS, PARTITION, RowStats};
 use self::tile::{RowState, Scratch, TileContext};
 use crate::elementwise::for_rows;
 use crate::isa::Isa;
+use crate::math::hadamard;
 use crate::memory::{Buffer, SharedPtr};
 use crate::pool::Pool;
 
@@ -220,12 +221,12 @@ impl Attention {
                 for row in 0..item.num_rows {
                     // SAFETY: a row belongs to one item.
                     let out = unsafe { out.slice(row_of(row) * head_dim, head_dim) };
-                    finish(isa, scratch.row(row), out);
+                    finish::<E>(isa, scratch.row(row), out);
                 }
             }
         });
         if items.first().is_some_and(|item| item.partitions.is_some()) {
-            let merge = Merge { isa, op, dim: head_dim, inputs, partitions };
+            let merge = Merge { isa, op, dim: head_dim, is_spread: E::SCALED, inputs, partitions };
             merge.run(pool, &self.partials, out);
         }
     }
@@ -277,8 +278,11 @@ impl Attention {
 /// Least floats that a kept partial result of one row takes, without its two statistics.
 const GROUP_FLOATS: usize = cache::GROUP;
 
-fn finish(isa: Isa, state: RowState<'_>, out: &mut [f32]) {
+fn finish<E: KvElement>(isa: Isa, state: RowState<'_>, out: &mut [f32]) {
     kernels::scaled(isa, out, state.acc, 1.0 / state.stats.sum);
+    if E::SCALED {
+        hadamard(out);
+    }
 }
 
 fn keep(state: RowState<'_>, partial: &mut [f32]) {
@@ -292,6 +296,8 @@ struct Merge<'a> {
     isa: Isa,
     op: &'a AttentionOp,
     dim: usize,
+    /// Values are Hadamard transforms.
+    is_spread: bool,
     inputs: &'a StepInputs<'a>,
     partitions: usize,
 }
@@ -321,5 +327,8 @@ impl Merge<'_> {
             tile::merge(self.isa, &mut total, out, stats, values);
         }
         out.iter_mut().for_each(|x| *x *= 1.0 / total.sum);
+        if self.is_spread {
+            hadamard(out);
+        }
     }
 }

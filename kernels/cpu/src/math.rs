@@ -71,6 +71,27 @@ pub fn sum_of_squares(x: &[f32]) -> f32 {
     fold(lanes, |a, b| a + b)
 }
 
+/// Hadamard transform of each run of as many elements as the largest power of two that divides
+/// the length, normalized: it is its own inverse, keeps dot products, and spreads outliers.
+#[inline(always)]
+pub fn hadamard(x: &mut [f32]) {
+    let len = 1usize << x.len().trailing_zeros().min(usize::BITS - 1);
+    let norm = 1.0 / (len as f32).sqrt();
+    for run in x.chunks_exact_mut(len) {
+        let mut half = 1;
+        while half < len {
+            for pair in run.chunks_exact_mut(2 * half) {
+                let (low, high) = pair.split_at_mut(half);
+                for (a, b) in low.iter_mut().zip(high) {
+                    (*a, *b) = (*a + *b, *a - *b);
+                }
+            }
+            half *= 2;
+        }
+        run.iter_mut().for_each(|x| *x *= norm);
+    }
+}
+
 /// Combines 16 lanes pairwise.
 #[inline(always)]
 pub fn fold(mut lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
@@ -86,7 +107,24 @@ pub fn fold(mut lanes: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{exp, gelu_tanh, round_to_int, tanh};
+    use super::{exp, gelu_tanh, hadamard, round_to_int, tanh};
+
+    #[test]
+    fn hadamard_is_its_own_inverse_and_spreads() {
+        for len in [1usize, 7, 8, 24, 64, 80, 128] {
+            let x: Vec<f32> = (0..len).map(|i| ((i * 37) % 11) as f32 - 5.0).collect();
+            let mut y = x.clone();
+            hadamard(&mut y);
+            let norm = |x: &[f32]| x.iter().map(|x| x * x).sum::<f32>();
+            assert!((norm(&x) - norm(&y)).abs() <= 1e-4 * norm(&x), "{len}");
+            hadamard(&mut y);
+            assert!(x.iter().zip(&y).all(|(x, y)| (x - y).abs() < 1e-4), "{len}");
+        }
+        let mut spike = [0.0; 64];
+        spike[5] = 8.0;
+        hadamard(&mut spike);
+        assert!(spike.iter().all(|x| x.abs() == 1.0));
+    }
 
     #[test]
     fn exp_is_accurate_and_exact_where_it_must_be() {

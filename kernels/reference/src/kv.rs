@@ -121,16 +121,37 @@ impl Layer<'_> {
 
 // One head's elements as the cache keeps them.
 fn round(dtype: KvDType, given: &[f32], stored: &mut [f32]) {
-    let largest = given.iter().fold(0.0f32, |a, x| a.max(x.abs()));
-    let (scale, inverse) =
-        if largest > 0.0 { (largest / 127.0, 127.0 / largest) } else { (0.0, 0.0) };
-    for (stored, &x) in stored.iter_mut().zip(given) {
-        *stored = match dtype {
-            KvDType::F32 => x,
-            KvDType::BF16 => bf16::from_f32(x).to_f32(),
-            KvDType::F16 => f16::from_f32(x).to_f32(),
-            KvDType::Int8 => (x * inverse).round_ties_even() * scale,
+    stored.copy_from_slice(given);
+    if dtype == KvDType::Int8 {
+        // Codes are of the Hadamard transform, which spreads outliers and is its own inverse.
+        hadamard(stored);
+        let largest = stored.iter().fold(0.0f32, |a, x| a.max(x.abs()));
+        let (scale, inverse) =
+            if largest > 0.0 { (largest / 127.0, 127.0 / largest) } else { (0.0, 0.0) };
+        stored.iter_mut().for_each(|x| *x = (*x * inverse).round_ties_even() * scale);
+        hadamard(stored);
+        return;
+    }
+    for x in stored {
+        *x = match dtype {
+            KvDType::BF16 => bf16::from_f32(*x).to_f32(),
+            KvDType::F16 => f16::from_f32(*x).to_f32(),
+            KvDType::F32 | KvDType::Int8 => *x,
         };
+    }
+}
+
+// Of each run of as many elements as the largest power of two that divides the length, normalized:
+// entry (i, j) is the parity of the bits that i and j share, as a sign.
+fn hadamard(x: &mut [f32]) {
+    let len = 1usize << x.len().trailing_zeros();
+    for run in x.chunks_exact_mut(len) {
+        let given = run.to_vec();
+        for (i, out) in run.iter_mut().enumerate() {
+            let sign = |j: usize| if (i & j).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
+            let sum: f32 = given.iter().enumerate().map(|(j, x)| sign(j) * x).sum();
+            *out = sum / (len as f32).sqrt();
+        }
     }
 }
 

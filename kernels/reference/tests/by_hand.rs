@@ -180,7 +180,7 @@ fn attention_reads_rounded_values() {
     let value = 1.0 + 1.0 / 256.0; // a tie: bfloat16 rounds to the even 1.0, half keeps it
     assert_eq!(averaging(None, KvDType::BF16, &[value]), [1.0]);
     assert_eq!(averaging(None, KvDType::F16, &[value]), [value]);
-    // The largest of a head is 127 steps: 1.0 is 63.5 of them, and rounds to the even 64.
+    // The transform of (2, 1) is (3, 1) / √2: 3 is 127 steps, and 1 rounds from 42.33 to 42 of them.
     let mut case = case(1, &[2.0, 1.0]);
     let (x, out) = (BufferId(0), BufferId(1));
     case.layers = vec![KvLayer { num_kv_heads: 1, head_dim: 2, window: None }];
@@ -188,7 +188,8 @@ fn attention_reads_rounded_values() {
     case.ops =
         vec![Op::Attention { layer: 0, q, k, v, out, num_heads: 1, scale: 1.0, softcap: None }];
     case.result = out;
-    close(&run(case, KvDType::Int8), &[2.0, 128.0 / 127.0]);
+    let one = 3.0 * 42.0 / 127.0;
+    close(&run(case, KvDType::Int8), &[(3.0 + one) / 2.0, (3.0 - one) / 2.0]);
 }
 
 #[test]

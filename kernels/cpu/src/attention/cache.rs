@@ -4,13 +4,15 @@
 //! bfloat16, 4 codes of 8 bits). Per group and head, keys lie `[dim / PACK][slot][PACK]` and values
 //! `[slot / PACK][dim][PACK]`, dims padded to whole vectors. Groups run over the pool's flat slots,
 //! so a block of a multiple of 16 slots is whole groups; with other block sizes positions are
-//! gathered first. 8-bit codes have 128 added, and a scale per slot for keys and one for values.
+//! gathered first. 8-bit codes have 128 added, and a scale per slot for keys and one for values;
+//! they are of the head's Hadamard transform, which spreads outliers over all dims.
 
 use half::{bf16, f16};
 use tenon_backend::{BackendError, KvDType, KvLayer, PrepareOptions};
 
+use super::kernels::MAX_CODES_DIM;
 use crate::linear::half_to_f32;
-use crate::math::round_to_int;
+use crate::math::{hadamard, round_to_int};
 use crate::memory::{Buffer, Plain};
 
 /// Slots of a group.
@@ -198,6 +200,17 @@ impl<E: KvElement> LayerCache<E> {
         for head in 0..self.num_kv_heads {
             let index = (slot / GROUP * self.num_kv_heads + head) * GROUP;
             let (key, value) = (&key[head * dim..][..dim], &value[head * dim..][..dim]);
+            let mut spread = [[0.0; MAX_CODES_DIM]; 2];
+            let (key, value) = if E::SCALED {
+                let [k, v] = spread.each_mut().map(|x| &mut x[..dim]);
+                k.copy_from_slice(key);
+                v.copy_from_slice(value);
+                hadamard(k);
+                hadamard(v);
+                (&*k, &*v)
+            } else {
+                (key, value)
+            };
             let (key_scale, value_scale) = (Scale::of::<E>(key), Scale::of::<E>(value));
             // SAFETY: all are elements of the slot, which is within the pool.
             unsafe {

@@ -95,7 +95,7 @@ pub fn put_query<E: KvElement>(
         Way::Pairs => unsafe { pairs::put_query(row, rows, q, scale, out.words) },
         #[cfg(not(target_arch = "x86_64"))]
         Way::Pairs => unreachable!("no instruction set here has these dot products"),
-        Way::Codes => codes::put_query(row, rows, |d| q[d] * scale, dim, out),
+        Way::Codes => codes::put_query(row, rows, q, scale, out),
     }
 }
 

@@ -2,14 +2,15 @@
 //! become codes of 15 bits in two parts, `128 * high + low`. Sums of integers have no order, so
 //! every instruction set gives the same result.
 //!
-//! Cached codes have 128 added: 128 times the sum of the other factor's codes is taken off.
+//! Cached codes have 128 added: 128 times the sum of the other factor's codes is taken off. They
+//! are of Hadamard transforms: queries are transformed, and results transformed back at the end.
 
 #[cfg(target_arch = "x86_64")]
 use super::FEW_ROWS;
-use super::{GROUP, KvElement, MAX_ROWS, PARTITION, Queries, TileJob, padded_dim};
+use super::{GROUP, KvElement, MAX_CODES_DIM, MAX_ROWS, PARTITION, Queries, TileJob, padded_dim};
 use crate::attention::cache::{key_at, value_at};
 use crate::isa::{Isa, for_each_isa};
-use crate::math::round_to_int;
+use crate::math::{hadamard, round_to_int};
 
 /// Largest code: its high part is 127.
 const LARGEST: f32 = 16_256.0;
@@ -22,13 +23,12 @@ fn split(code: i32) -> (i8, i8) {
 }
 
 /// See [`super::put_query`].
-pub fn put_query(
-    row: usize,
-    rows: usize,
-    q: impl Fn(usize) -> f32,
-    dim: usize,
-    out: &mut Queries<'_>,
-) {
+pub fn put_query(row: usize, rows: usize, q: &[f32], scale: f32, out: &mut Queries<'_>) {
+    let dim = q.len();
+    let mut spread = [0.0; MAX_CODES_DIM];
+    spread.iter_mut().zip(q).for_each(|(s, q)| *s = q * scale);
+    hadamard(&mut spread[..dim]);
+    let q = |d: usize| spread[d];
     let largest = (0..dim).map(|d| q(d).abs()).fold(0.0f32, |a, b| if b > a { b } else { a });
     let is_usable = largest > 0.0 && (0..dim).all(|d| q(d).is_finite());
     let inverse = if is_usable { LARGEST / largest } else { 0.0 };
