@@ -35,7 +35,8 @@ fn main() {
 
 // Units per second of `work`, which says how many it did, on all threads together.
 fn run(threads: usize, time: Duration, work: impl Fn(usize) -> f64 + Sync) -> f64 {
-    let one = |i| {
+    let one = &|i| {
+        pin(i);
         let start = Instant::now();
         let mut done = 0.0;
         while start.elapsed() < time {
@@ -47,6 +48,23 @@ fn run(threads: usize, time: Duration, work: impl Fn(usize) -> f64 + Sync) -> f6
         let handles: Vec<_> = (0..threads).map(|i| scope.spawn(move || one(i))).collect();
         handles.into_iter().map(|h| h.join().unwrap()).sum()
     })
+}
+
+// Each thread on a CPU of its own: on a busy machine all may end up on one.
+fn pin(thread: usize) {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+        let allowed = sched_getaffinity(None).unwrap();
+        let cpus = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu));
+        if let Some(cpu) = cpus.clone().cycle().nth(thread) {
+            let mut own = CpuSet::new();
+            own.set(cpu);
+            sched_setaffinity(None, &own).unwrap();
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = thread;
 }
 
 fn read(words: &[u64]) -> f64 {
