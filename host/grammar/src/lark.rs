@@ -1,0 +1,63 @@
+//! Texts as literals of the library's Lark dialect.
+
+use std::fmt::Write as _;
+
+use crate::GrammarError;
+use crate::vocabulary::Vocabulary;
+
+/// A text as a quoted literal. It matches ordinary tokens only.
+pub fn literal(text: &str) -> String {
+    // The dialect reads its strings as JSON.
+    serde_json::Value::from(text).to_string()
+}
+
+/// A text in which added tokens of the vocabulary stand for themselves: `<[7]> "rest"`.
+pub(crate) fn with_tokens(text: &str, vocabulary: &Vocabulary) -> String {
+    let (mut out, mut rest, mut plain) = (String::new(), text, String::new());
+    let flush = |plain: &mut String, out: &mut String| {
+        if !plain.is_empty() {
+            let _ = write!(out, "{} ", literal(plain));
+            plain.clear();
+        }
+    };
+    while let Some(next) = rest.chars().next() {
+        let here = vocabulary.added().iter().filter(|(of, _)| !of.is_empty());
+        let token = here.filter(|(of, _)| rest.starts_with(of)).max_by_key(|(of, _)| of.len());
+        if let Some((of, id)) = token {
+            flush(&mut plain, &mut out);
+            let _ = write!(out, "<[{id}]> ");
+            rest = &rest[of.len()..];
+        } else {
+            plain.push(next);
+            rest = &rest[next.len_utf8()..];
+        }
+    }
+    flush(&mut plain, &mut out);
+    if out.is_empty() { "\"\"".into() } else { out.trim_end().into() }
+}
+
+/// Deeper groups are refused: the library descends into them by recursion.
+const MAX_DEPTH: usize = 128;
+
+/// # Errors
+/// When brackets outside of literals stand deeper than a grammar needs.
+pub(crate) fn check_depth(text: &str) -> Result<(), GrammarError> {
+    let (mut depth, mut deepest, mut quote, mut is_escaped) = (0_usize, 0, None, false);
+    for byte in text.bytes() {
+        match (quote, byte) {
+            _ if is_escaped => is_escaped = false,
+            (Some(_), b'\\') => is_escaped = true,
+            (Some(q), _) if byte == q || byte == b'\n' => quote = None,
+            (None, b'"') => quote = Some(byte),
+            (_, b'(' | b'[' | b'{') if quote.is_none() => depth += 1,
+            (_, b')' | b']' | b'}') if quote.is_none() => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+    }
+    let (value, limit) = (deepest as u64, MAX_DEPTH as u64);
+    if deepest <= MAX_DEPTH {
+        return Ok(());
+    }
+    Err(GrammarError::TooLarge { what: "the depth of brackets in the grammar", value, limit })
+}
