@@ -32,13 +32,15 @@ impl StopCut {
     }
 
     /// Takes more text and gives on what is certain. A stop string that was found is returned, and
-    /// nothing more is given then.
+    /// nothing more is given then. Text that is not checked comes before all that is: no stop string
+    /// is found in it.
     pub fn push(
         &mut self,
         piece: &Detokenized,
+        is_checked: bool,
         give: &mut dyn FnMut(&str, &[Special]),
     ) -> Option<String> {
-        let Some(matcher) = &mut self.matcher else {
+        let Some(matcher) = self.matcher.as_mut().filter(|_| is_checked) else {
             self.given.clear();
             self.given.extend(piece.specials.iter().map(|special| shifted(special, 0)));
             give(&piece.text, &self.given);
@@ -123,7 +125,7 @@ mod tests {
                     c => input.text.push(c),
                 }
             }
-            found = cut.push(&input, &mut give);
+            found = cut.push(&input, true, &mut give);
             if found.is_some() {
                 break;
             }

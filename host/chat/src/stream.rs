@@ -32,6 +32,8 @@ pub struct StreamSpec {
     pub n: u32,
     /// Stop strings; they cut the raw text, before the parser sees it.
     pub stop: Vec<String>,
+    /// Stop strings count in the text behind so many tokens.
+    pub min_tokens: u32,
     /// The stop string stays in the text, and so does the text of a stop token.
     pub include_stop: bool,
     /// Text of special tokens is dropped, except the parser's added tokens.

@@ -31,6 +31,7 @@ pub(crate) struct TextSide {
     is_fault_told: bool,
     events: Vec<ParseEvent>,
     call_ids: Vec<String>,
+    min_tokens: u32,
     include_stop: bool,
     wants_token_ids: bool,
     num_output_tokens: u32,
@@ -69,6 +70,7 @@ impl TextSide {
             is_fault_told: false,
             events: Vec::new(),
             call_ids: Vec::new(),
+            min_tokens: spec.min_tokens,
             include_stop: spec.include_stop,
             wants_token_ids: spec.wants_token_ids,
             num_output_tokens: 0,
@@ -158,11 +160,13 @@ impl TextSide {
         shared: &mut Shared,
         send: &mut dyn FnMut(StreamEvent),
     ) -> Option<String> {
-        let TextSide { piece, stop, parser, events, .. } = self;
-        let found = stop.push(piece, &mut |text: &str, specials: &[Special]| match parser {
-            Some(parser) => parser.push(text, specials, events),
-            None => append_content(events, text),
-        });
+        let TextSide { piece, stop, parser, events, num_output_tokens, min_tokens, .. } = self;
+        let is_checked = *num_output_tokens > *min_tokens;
+        let found =
+            stop.push(piece, is_checked, &mut |text: &str, specials: &[Special]| match parser {
+                Some(parser) => parser.push(text, specials, events),
+                None => append_content(events, text),
+            });
         self.send_events(shared, send);
         found
     }

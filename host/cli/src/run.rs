@@ -102,6 +102,7 @@ impl Chat<'_> {
             request,
             n: 1,
             stop: Vec::new(),
+            min_tokens: 0,
             include_stop: false,
             skip_special_tokens: true,
             wants_token_ids: false,

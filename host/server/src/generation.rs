@@ -140,6 +140,7 @@ impl EngineStream {
             request: id,
             n: sampling.n,
             stop: sampling.stop.clone(),
+            min_tokens: prompt.params.min_tokens,
             include_stop: sampling.include_stop,
             skip_special_tokens: sampling.skip_special_tokens,
             wants_token_ids: sampling.return_token_ids,

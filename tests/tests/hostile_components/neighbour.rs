@@ -111,6 +111,7 @@ impl Server {
                 request: id,
                 n: 1,
                 stop: Vec::new(),
+                min_tokens: 0,
                 include_stop: false,
                 skip_special_tokens: true,
                 wants_token_ids: false,

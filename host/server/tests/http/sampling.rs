@@ -98,6 +98,15 @@ async fn what_ended_the_answer_may_stay_in_it() {
 }
 
 #[tokio::test]
+async fn stop_strings_count_behind_the_least_tokens() {
+    let server = Setup::says("abcabcabc").start();
+    let stop = |min_tokens: u32| json!({"stop": "bc", "min_tokens": min_tokens});
+    for (min_tokens, want) in [(0, "a"), (1, "a"), (2, "abca"), (3, "abca"), (5, "abcabca")] {
+        assert_eq!(text(&server, stop(min_tokens)).await, want, "{min_tokens}");
+    }
+}
+
+#[tokio::test]
 async fn ids_of_prompt_and_answer() {
     let server = Setup::says("héo").start();
     let end = tokenizer().eos().unwrap();
