@@ -180,7 +180,7 @@ fn attention_reads_rounded_values() {
     let value = 1.0 + 1.0 / 256.0; // a tie: bfloat16 rounds to the even 1.0, half keeps it
     assert_eq!(averaging(None, KvDType::BF16, &[value]), [1.0]);
     assert_eq!(averaging(None, KvDType::F16, &[value]), [value]);
-    // The transform of (2, 1) is (3, 1) / √2: 3 is 127 steps, and 1 rounds from 42.33 to 42 of them.
+    // The transform of (2, 1) is (3, 1) / √2: 3 is 127 steps, 1 rounds from 42.33 to 42 of them.
     let mut case = case(1, &[2.0, 1.0]);
     let (x, out) = (BufferId(0), BufferId(1));
     case.layers = vec![KvLayer { num_kv_heads: 1, head_dim: 2, window: None }];
