@@ -58,6 +58,8 @@ pub enum KvDTypeArg {
     Bfloat16,
     /// f16
     Float16,
+    /// 8-bit integers with a scale per token and head
+    Int8,
 }
 
 /// Which implementation computes.
@@ -116,6 +118,9 @@ pub struct ModelArgs {
     /// a quarter of the free memory]
     #[arg(long, value_name = "BYTES", env = "TENON_KV_CACHE_MEMORY_BYTES")]
     pub kv_cache_memory_bytes: Option<usize>,
+    /// Keep all keys and values of layers with a sliding window, not just what it still sees
+    #[arg(long)]
+    pub disable_hybrid_kv_cache_manager: bool,
     /// Most sequences that run at once
     #[arg(long, value_name = "N", default_value_t = 64, env = "TENON_MAX_NUM_SEQS")]
     #[arg(value_parser = between(1, 1 << 16))]

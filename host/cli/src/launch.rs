@@ -10,6 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tenon_backend::{Backend, KvDType, PrepareOptions, WeightMode};
 use tenon_chat::template::{ChatTemplate, TemplateTokens};
 use tenon_chat::worker::{Abort, OutputConfig, OutputWorkers};
+use tenon_engine::config::blocks_for;
 use tenon_engine::{EngineConfig, SchedulingPolicy, StepOutput};
 use tenon_model::ArchChoice;
 use tenon_runner::handle::RunnerHandle;
@@ -158,13 +159,7 @@ fn prepare_source(
     };
     let backend = prepare(args, source.run, &sizes)?;
     let mut lines = vec![source.summary, backend.describe()];
-    lines.push(format!(
-        "{} KV blocks of {} tokens: {} tokens in all, {} per sequence",
-        sizes.num_blocks,
-        args.block_size,
-        sizes.num_blocks * args.block_size,
-        sizes.max_model_len
-    ));
+    lines.push(sizes.describe(args.block_size));
     let mut hash_key = [0u8; 16];
     getrandom::fill(&mut hash_key).map_err(|error| anyhow::anyhow!("no randomness: {error}"))?;
     let engine = EngineConfig {
@@ -181,6 +176,7 @@ fn prepare_source(
         },
         max_model_len: sizes.max_model_len,
         max_waiting,
+        kv_groups: sizes.kv_groups.clone(),
         prefix_caching: !args.no_enable_prefix_caching,
         hash_key,
         eos_token_ids: source.eos.clone(),
@@ -306,9 +302,26 @@ struct Sizes {
     num_blocks: usize,
     kv_dtype: KvDType,
     weights: WeightMode,
+    // [num_groups] windows
+    kv_groups: Vec<Option<u32>>,
 }
 
 impl Sizes {
+    fn describe(&self, block_size: usize) -> String {
+        let Sizes { num_blocks, max_model_len, .. } = self;
+        match self.kv_groups.len() {
+            1 => format!(
+                "{num_blocks} KV blocks of {block_size} tokens: {} tokens in all, {max_model_len} \
+                 per sequence",
+                num_blocks * block_size,
+            ),
+            groups => format!(
+                "{num_blocks} KV blocks of {block_size} tokens for {groups} groups of layers, \
+                 {max_model_len} tokens per sequence",
+            ),
+        }
+    }
+
     fn new(args: &ModelArgs, source: &Source, full_sequences: usize) -> Result<Sizes> {
         let asked = args.max_model_len.map(|len| len as usize);
         let max_model_len = asked.unwrap_or(source.max_position.min(DEFAULT_MAX_MODEL_LEN));
@@ -326,13 +339,19 @@ impl Sizes {
             (KvDTypeArg::Auto, WeightMode::Float32) | (KvDTypeArg::Float32, _) => KvDType::F32,
             (KvDTypeArg::Auto | KvDTypeArg::Bfloat16, _) => KvDType::BF16,
             (KvDTypeArg::Float16, _) => KvDType::F16,
+            (KvDTypeArg::Int8, _) => KvDType::Int8,
         };
-        let per_token = match &source.run {
-            Run::Model(program) => program.kv_bytes_per_slot(kv_dtype, &program.kv_layout(false)),
-            Run::Script(_) => size_of::<Option<u32>>(),
+        let (per_token, kv_groups) = match &source.run {
+            Run::Model(program) => {
+                let layout = program.kv_layout(!args.disable_hybrid_kv_cache_manager);
+                let windows = layout.groups.iter().map(|g| g.window).collect();
+                (program.kv_bytes_per_slot(kv_dtype, &layout), windows)
+            }
+            Run::Script(_) => (size_of::<Option<u32>>(), vec![None]),
         };
         let per_block = per_token * args.block_size;
-        let per_sequence = max_model_len.div_ceil(args.block_size);
+        let max_step_tokens = args.max_num_batched_tokens;
+        let per_sequence = blocks_for(&kv_groups, max_model_len, args.block_size, max_step_tokens);
         let num_blocks = match args.kv_cache_memory_bytes {
             Some(bytes) => {
                 let free = memory_available()?;
@@ -353,7 +372,7 @@ impl Sizes {
                  memory for {num_blocks}; lower --max-model-len or raise --kv-cache-memory-bytes"
             );
         }
-        Ok(Sizes { max_model_len, num_blocks, kv_dtype, weights })
+        Ok(Sizes { max_model_len, num_blocks, kv_dtype, weights, kv_groups })
     }
 }
 
@@ -369,7 +388,7 @@ fn prepare(args: &ModelArgs, run: Run, sizes: &Sizes) -> Result<Box<dyn Backend>
     let options = PrepareOptions {
         weights: sizes.weights,
         kv_dtype: sizes.kv_dtype,
-        hybrid_kv: false,
+        hybrid_kv: !args.disable_hybrid_kv_cache_manager,
         num_blocks: sizes.num_blocks,
         block_size: args.block_size,
         max_step_tokens: args.max_num_batched_tokens,

@@ -1,5 +1,6 @@
 //! Limits of the engine, checked once at start, and what they mean for a request.
 
+use crate::kv::most_blocks;
 use crate::params::{MAX_N, ParamError};
 
 /// Who comes first.
@@ -55,6 +56,9 @@ pub struct EngineConfig {
     pub max_model_len: usize,
     /// Most sequences that wait for a row.
     pub max_waiting: usize,
+    /// `[num_groups]` window of each KV group, none: it sees everything. All groups share the pool;
+    /// models without windows have one group.
+    pub kv_groups: Vec<Option<u32>>,
     /// Reuse full blocks between sequences with the same tokens and salt.
     pub prefix_caching: bool,
     /// Per-process secret of the block hash. Draw it at random: who knows it can forge collisions.
@@ -90,6 +94,11 @@ impl EngineConfig {
                 return Err(ConfigError { field, value, advice: "use 1 or more".into() });
             }
         }
+        if self.kv_groups.is_empty() || self.kv_groups.contains(&Some(0)) {
+            let value = self.kv_groups.len();
+            let advice = "use at least one group, and no window of 0".into();
+            return Err(ConfigError { field: "kv_groups", value, advice });
+        }
         if self.max_model_len < 2 {
             let advice = "use 2 or more: a prompt token and an output token".into();
             return Err(ConfigError { field: "max_model_len", value: self.max_model_len, advice });
@@ -118,7 +127,21 @@ impl EngineConfig {
 
     /// Longest sequence that the model *and* the block pool can hold.
     pub fn max_seq_len(&self) -> usize {
-        self.max_model_len.min(self.num_blocks * self.block_size)
+        // The most that fits; what is needed grows with the length.
+        let (mut fits, mut too_long) = (0, self.max_model_len + 1);
+        while too_long - fits > 1 {
+            let len = fits.midpoint(too_long);
+            match self.blocks_for(len) <= self.num_blocks {
+                true => fits = len,
+                false => too_long = len,
+            }
+        }
+        fits
+    }
+
+    /// Most blocks, over all KV groups, that a sequence of `len` tokens ever holds at once.
+    pub fn blocks_for(&self, len: usize) -> usize {
+        blocks_for(&self.kv_groups, len, self.block_size, self.max_step_tokens)
     }
 
     /// Most logits rows of a step: one per sequence, and those of prompts.
@@ -132,7 +155,12 @@ impl EngineConfig {
     }
 
     /// Checks that a request can ever run: the prompt leaves room for one output token.
-    pub fn check_request(&self, prompt_len: usize, n: u32) -> Result<(), ParamError> {
+    pub fn check_request(
+        &self,
+        prompt_len: usize,
+        max_tokens: u32,
+        n: u32,
+    ) -> Result<(), ParamError> {
         if prompt_len == 0 {
             return Err(ParamError::new(
                 "prompt",
@@ -143,20 +171,38 @@ impl EngineConfig {
         if n == 0 || n as usize > max_n {
             return Err(ParamError::new("n", format!("n is `{n}`; use a value from 1 to {max_n}")));
         }
-        if prompt_len < self.max_seq_len() {
+        let max_len = self.max_seq_len();
+        if prompt_len < max_len {
             return Ok(());
         }
         let (blocks, size) = (self.num_blocks, self.block_size);
+        let asked = (prompt_len + max_tokens as usize).min(self.max_model_len.max(prompt_len + 1));
+        let needed = self.blocks_for(asked);
+        let advice = match max_len {
+            0 | 1 => "give the KV cache more memory".into(),
+            most => format!("shorten it to at most {}", most - 1),
+        };
         let message = format!(
             "prompt has `{prompt_len}` tokens and leaves no room for an output token: \
-             max_model_len is {} and the KV cache holds {} ({blocks} blocks of {size}); \
-             shorten it to at most {}",
+             max_model_len is {} and the KV cache holds {} ({blocks} blocks of {size}; {asked} \
+             tokens, prompt and output, would need {needed}); {advice}",
             self.max_model_len,
             blocks * size,
-            self.max_seq_len() - 1,
         );
         Err(ParamError::new("prompt", message))
     }
+}
+
+/// Most blocks that a sequence of `len` tokens ever holds at once, over KV groups of these windows,
+/// when a step runs at most `max_step_tokens` of them.
+pub fn blocks_for(
+    kv_groups: &[Option<u32>],
+    len: usize,
+    block_size: usize,
+    max_step_tokens: usize,
+) -> usize {
+    let most = |&w| most_blocks(w, len, block_size, max_step_tokens);
+    kv_groups.iter().map(most).sum()
 }
 
 #[cfg(test)]
@@ -171,6 +217,7 @@ pub(crate) fn test_config() -> EngineConfig {
         policy: SchedulingPolicy::Fcfs,
         max_model_len: 64,
         max_waiting: 64,
+        kv_groups: vec![None],
         prefix_caching: true,
         hash_key: [7; 16],
         eos_token_ids: vec![0],
@@ -199,14 +246,14 @@ mod tests {
     #[test]
     fn a_request_that_can_never_fit_is_told_the_numbers() {
         let config = EngineConfig { max_model_len: 100, ..test_config() };
-        assert_eq!(config.check_request(63, 1), Ok(()));
-        let error = config.check_request(64, 1).unwrap_err();
+        assert_eq!(config.check_request(63, 4, 1), Ok(()));
+        let error = config.check_request(64, 4, 1).unwrap_err();
         assert_eq!(error.param, "prompt");
         for number in ["`64`", "100", "16 blocks of 4", "at most 63"] {
             assert!(error.message.contains(number), "{error}");
         }
-        assert_eq!(config.check_request(0, 1).unwrap_err().param, "prompt");
-        assert_eq!(config.check_request(5, 0).unwrap_err().param, "n");
-        assert_eq!(config.check_request(5, 69).unwrap_err().param, "n");
+        assert_eq!(config.check_request(0, 4, 1).unwrap_err().param, "prompt");
+        assert_eq!(config.check_request(5, 4, 0).unwrap_err().param, "n");
+        assert_eq!(config.check_request(5, 4, 69).unwrap_err().param, "n");
     }
 }

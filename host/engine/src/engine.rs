@@ -6,11 +6,13 @@
 use std::sync::Arc;
 
 use crate::config::{ConfigError, EngineConfig, PrefillLimit, SchedulingPolicy};
+use crate::hash::ExtraKey;
 use crate::params::ParamError;
 use crate::plan::{Sampled, Scheduled, StepPlan};
+use crate::pool::BlockId;
 use crate::request::{FinishReason, RequestId, SamplingParams, StepOutput};
 use crate::scheduler::{Reach, Scheduler};
-use crate::sequence::{SeqId, Sequence};
+use crate::sequence::{SeqId, Sequence, SequenceLimits};
 use crate::stats::EngineStats;
 use crate::tenants::Tenant;
 
@@ -25,11 +27,11 @@ pub struct NewRequest {
     pub n: u32,
     /// For each of them.
     pub params: Arc<SamplingParams>,
-    /// Requests share cached prefixes only under the same salt.
+    /// Requests share cached prefixes only under the same salt and within a tenant.
     pub cache_salt: Option<String>,
     /// Lower comes first under [`SchedulingPolicy::Priority`].
     pub priority: i32,
-    /// Whose tokens they are under [`SchedulingPolicy::FairShare`].
+    /// Whose prompt it is, and whose tokens they are under [`SchedulingPolicy::FairShare`].
     pub tenant: Tenant,
 }
 
@@ -81,23 +83,28 @@ impl Engine {
         &self.config
     }
 
-    /// Queues the request's sequences. With prefix caching only the first of `n` queues at once;
-    /// its siblings follow when it has computed the prompt that they share.
+    /// Queues the request's sequences. Only the first of `n` queues at once; its siblings follow
+    /// when it has computed the prompt, with shares of its blocks.
     pub fn add(&mut self, request: NewRequest) -> Result<(), AddError> {
-        self.config.check_request(request.prompt.len(), request.n)?;
+        self.config.check_request(request.prompt.len(), request.params.max_tokens, request.n)?;
         let limit = self.config.max_live_seqs();
         if self.scheduler.num_live() + request.n as usize > limit {
             return Err(AddError::QueueFull { limit });
         }
-        let root = self.scheduler.kv.hasher.root(request.cache_salt.as_deref());
-        // Without a full block before the last prompt token there is nothing to share.
-        let shares = self.config.prefix_caching && request.prompt.len() > self.config.block_size;
-        // The log-probabilities of the prompt come before the first token of anyone.
-        let shares = shares || request.params.prompt_logprobs.is_some();
+        let salt = request.cache_salt.as_deref().map(ExtraKey::Salt);
+        let keys = [Some(ExtraKey::Tenant(request.tenant.id)), salt].into_iter().flatten();
+        let limits = SequenceLimits {
+            max_len: self.config.max_seq_len(),
+            num_groups: self.config.kv_groups.len(),
+            root: self.scheduler.kv.hasher.root(keys),
+        };
+        // The last prompt token is every sibling's own: its logits are needed. The
+        // log-probabilities of the prompt come before the first token of anyone.
+        let shares = request.prompt.len() > 1 || request.params.prompt_logprobs.is_some();
         for index in 0..request.n {
             let id = SeqId(self.next_seq);
             self.next_seq += 1;
-            let mut seq = Sequence::new(id, &request, index, (self.config.max_seq_len(), root));
+            let mut seq = Sequence::new(id, &request, index, limits);
             if self.config.policy == SchedulingPolicy::Priority {
                 seq.priority = request.priority;
             }
@@ -207,14 +214,17 @@ impl Engine {
             }
         }
         let aside = self.scheduler.aside.extract_if(.., |seq| is_meant(seq)).collect::<Vec<_>>();
-        let waiting = self.scheduler.waiting.extract(&is_meant);
+        let mut waiting = self.scheduler.waiting.extract(&is_meant);
+        for seq in &mut waiting {
+            self.scheduler.kv.release(seq);
+        }
         for seq in aside.iter().chain(&waiting) {
             outputs.push(last_output(seq, why, None));
             self.scheduler.tenants.leave(seq.lane);
         }
         // It lost its first sequence before the prompt was computed.
         for seq in waiting.iter().filter(|seq| seq.leads_siblings) {
-            self.scheduler.release_siblings(seq.request);
+            self.scheduler.promote_sibling(seq.request);
         }
         self.retire();
     }
@@ -237,6 +247,7 @@ impl Engine {
             block_size: self.config.block_size as u64,
             num_used_blocks: pool.num_used() as u64,
             num_cached_blocks: pool.num_cached() as u64,
+            kv_cache_waste: self.scheduler.kv_waste(),
             ..*stats
         }
     }
@@ -244,21 +255,25 @@ impl Engine {
     /// Walks all state and panics where it does not add up. Linear time: for tests and diagnosis.
     pub fn check(&self) {
         self.scheduler.kv.pool.check();
-        let mut held = vec![0_u32; self.config.num_blocks];
-        for seq in self.scheduler.running.iter() {
-            assert!(seq.row.is_some() && seq.len() <= seq.max_len);
-            assert!(seq.num_computed <= seq.num_planned);
-            assert!(seq.num_planned <= seq.blocks.len() * self.config.block_size);
-            assert!(self.is_in_flight || self.has_ahead || !seq.is_ended, "it was not retired");
-            for block in &seq.blocks {
-                held[block.0 as usize] += 1;
+        let Scheduler { running, waiting, aside, kv, .. } = &self.scheduler;
+        let mut held = std::collections::HashSet::new();
+        for seq in running.iter().chain(waiting.iter()) {
+            assert!(seq.len() <= seq.max_len && seq.num_computed <= seq.num_planned);
+            for table in &seq.tables {
+                assert!(seq.num_planned <= table.blocks.len() * self.config.block_size);
+                assert!(table.blocks[..table.num_passed].iter().all(|&b| b == BlockId::NONE));
+                held.extend(table.held());
             }
         }
-        let num_held = held.iter().filter(|&&n| n > 0).count();
-        assert_eq!(num_held, self.scheduler.kv.pool.num_used(), "a block leaked");
-        for seq in self.scheduler.waiting.iter().chain(&self.scheduler.aside) {
-            assert!(seq.row.is_none() && seq.blocks.is_empty() && !seq.is_ended);
+        assert_eq!(held.len(), kv.pool.num_used(), "a block leaked");
+        for seq in running.iter() {
+            assert!(seq.row.is_some());
+            assert!(self.is_in_flight || self.has_ahead || !seq.is_ended, "it was not retired");
         }
+        for seq in waiting.iter().chain(aside) {
+            assert!(seq.row.is_none() && !seq.is_ended);
+        }
+        assert!(!aside.iter().any(Sequence::holds_blocks));
     }
 
     fn settle_one(
@@ -313,8 +328,7 @@ impl Engine {
         outputs.extend((says_something || seq.is_ended).then_some(output));
         if seq.leads_siblings && seq.has_computed_prompt() {
             seq.leads_siblings = false;
-            let request = seq.request;
-            self.scheduler.release_siblings(request);
+            self.scheduler.fork_siblings(item.row);
         }
     }
 
@@ -332,7 +346,7 @@ impl Engine {
             }
             let seq = self.scheduler.retire(row);
             if seq.leads_siblings {
-                self.scheduler.release_siblings(seq.request);
+                self.scheduler.promote_sibling(seq.request);
             }
         }
     }

@@ -20,7 +20,7 @@ pub mod tenants;
 pub use config::{ConfigError, EngineConfig, PrefillLimit, SchedulingPolicy};
 pub use engine::{AddError, Engine, NewRequest};
 pub use params::ParamError;
-pub use plan::{Admitted, Row, Sampled, Scheduled, StepPlan};
+pub use plan::{Admitted, BlockCopy, Row, Sampled, Scheduled, StepPlan, TableUpdate};
 pub use pool::{BlockId, BlockPool};
 pub use request::{
     Dry, FinishReason, Logprob, RepetitionDetection, RequestId, SamplingParams, StepOutput,

@@ -41,8 +41,9 @@ pub struct Scheduled {
     pub start: u32,
     /// Tokens to run, at least 1.
     pub num_tokens: u32,
-    /// Blocks to append to the row's block table first, a range of [`StepPlan::new_blocks`].
-    pub new_blocks: Range<u32>,
+    /// What changes in the row's block tables first, one per KV group: a range of
+    /// [`StepPlan::tables`].
+    pub tables: Range<u32>,
     /// Positions among them whose logits are wanted as well: those at `p` tell how likely token
     /// `p + 1` of the prompt was. Empty for most.
     pub prompt_rows: Range<u32>,
@@ -50,17 +51,41 @@ pub struct Scheduled {
     pub wants_logits: bool,
 }
 
+/// What changes in one of a row's block tables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableUpdate {
+    /// Cut the table to this length,
+    pub num_kept: u32,
+    /// then append these, a range of [`StepPlan::new_blocks`];
+    pub new_blocks: Range<u32>,
+    /// the group's window has passed this many entries: they are [`BlockId::NONE`] from now on.
+    pub num_passed: u32,
+}
+
+/// A block's content, to be copied before anything else of the step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockCopy {
+    /// Shared: others go on reading it.
+    pub from: BlockId,
+    /// Whoever writes next owns this one.
+    pub to: BlockId,
+}
+
 /// One step. Apply in order of the fields. Buffers are reused from step to step.
 #[derive(Debug, Default)]
 pub struct StepPlan {
     /// Rows whose sequence ended or was preempted since the last plan.
     pub released: Vec<Row>,
-    /// New rows; the block table is empty.
+    /// New rows; the block tables are empty.
     pub admitted: Vec<Admitted>,
     /// Distinct rows, at least one.
     pub scheduled: Vec<Scheduled>,
-    /// Flat storage of `Scheduled::new_blocks`.
+    /// Flat storage of `Scheduled::tables`.
+    pub tables: Vec<TableUpdate>,
+    /// Flat storage of `TableUpdate::new_blocks`.
     pub new_blocks: Vec<BlockId>,
+    /// To be done in order.
+    pub block_copies: Vec<BlockCopy>,
     /// Sum of `Scheduled::num_tokens`.
     pub num_tokens: usize,
 }
@@ -70,7 +95,9 @@ impl StepPlan {
         self.released.clear();
         self.admitted.clear();
         self.scheduled.clear();
+        self.tables.clear();
         self.new_blocks.clear();
+        self.block_copies.clear();
         self.num_tokens = 0;
     }
 }

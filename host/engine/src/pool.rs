@@ -13,6 +13,11 @@ use crate::hash::{BlockHash, TakeLowBits};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockId(pub u32);
 
+impl BlockId {
+    /// In a windowed group's block table: the window has passed this entry; no block.
+    pub const NONE: BlockId = BlockId(u32::MAX);
+}
+
 const NIL: u32 = u32::MAX;
 
 #[derive(Debug, Clone)]
@@ -90,7 +95,13 @@ impl BlockPool {
         self.blocks[block.0 as usize].ref_count == 0
     }
 
-    /// Takes a share of a block found by [`BlockPool::lookup`].
+    /// Whether its one holder may write to it: nobody else reads it, now or by its hash.
+    pub fn is_exclusive(&self, block: BlockId) -> bool {
+        let entry = &self.blocks[block.0 as usize];
+        entry.ref_count == 1 && entry.hash.is_none()
+    }
+
+    /// Takes a share of a block found by [`BlockPool::lookup`], or of one that somebody holds.
     pub fn share(&mut self, block: BlockId) {
         if self.is_unused(block) {
             assert!(self.blocks[block.0 as usize].hash.is_some(), "only cached blocks are shared");
@@ -147,12 +158,16 @@ impl BlockPool {
         }
     }
 
-    /// Makes a used block unfindable: what it holds is not to be trusted.
+    /// Makes a block unfindable: what it holds is not to be trusted.
     pub fn forget(&mut self, block: BlockId) {
         let entry = &mut self.blocks[block.0 as usize];
-        assert!(entry.ref_count > 0, "block {} is forgotten while unused", block.0);
-        if let Some(hash) = entry.hash.take() {
-            self.index.remove(&hash);
+        let Some(hash) = entry.hash.take() else { return };
+        let is_unused = entry.ref_count == 0;
+        self.index.remove(&hash);
+        if is_unused {
+            self.num_cached -= 1;
+            self.unlink(block.0);
+            self.link_front(block.0);
         }
     }
 
@@ -323,8 +338,8 @@ mod tests {
                             named.entry(hash).or_insert(block);
                         }
                     }
-                    Action::Forget(i) if !held.is_empty() => {
-                        let block = held[i as usize % held.len()];
+                    Action::Forget(i) => {
+                        let block = BlockId(u32::from(i % 6));
                         pool.forget(block);
                         named.retain(|_, b| *b != block);
                     }

@@ -62,6 +62,18 @@ impl WaitQueue {
         taken
     }
 
+    /// The youngest sequence that is meant, the head left out when `spares_head`.
+    pub fn last_mut(
+        &mut self,
+        tenants: &Tenants,
+        spares_head: bool,
+        is_meant: impl Fn(&Sequence) -> bool,
+    ) -> Option<&mut Sequence> {
+        let head = self.head_mut(tenants).map(|s| s.id).filter(|_| spares_head);
+        let all = self.lanes.iter_mut().flatten();
+        all.filter(|s| Some(s.id) != head && is_meant(s)).max_by_key(|s| s.id)
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = &Sequence> {
         self.lanes.iter().flatten()
     }

@@ -3,7 +3,8 @@
 //! One token budget serves prefill and decode. Running sequences come first, in the order of the
 //! policy; then waiting ones. When blocks run out the last running sequence is preempted: it gives
 //! everything up and waits to be computed again; the first one never is, so that something always
-//! comes to its end. A sequence is in exactly one of `running` (it owns a row), `waiting` and
+//! comes to its end. Before that, siblings that wait with shares of their leader's blocks lose
+//! these. A sequence is in exactly one of `running` (it owns a row), `waiting` and
 //! `aside` (it waits for a cause and stands in nobody's way).
 
 use crate::config::{EngineConfig, PrefillLimit, SchedulingPolicy};
@@ -209,8 +210,10 @@ impl Scheduler {
             } else {
                 budget.take_prefill(seq, chunk_cap)
             };
-            let num_missing = self.kv.num_missing(seq, num_tokens);
-            while self.kv.pool.num_available() < num_missing {
+            while num_tokens > 0 && self.lacks_blocks(row, num_tokens) {
+                if self.reclaim(false) {
+                    continue;
+                }
                 if reach == Reach::Ahead {
                     budget.tokens += num_tokens;
                     return false;
@@ -228,10 +231,8 @@ impl Scheduler {
                 budget.num_decodes -= usize::from(self.preempt(victim));
             }
             if num_tokens > 0 {
-                let start = plan.new_blocks.len() as u32;
                 let seq = self.running.seq_mut(row);
-                self.kv.grow(seq, num_missing, plan);
-                schedule(seq, num_tokens, start, self.step, plan);
+                schedule(seq, num_tokens, self.step, &mut self.kv, plan);
                 self.tenants.charge(seq.lane, num_tokens);
             }
             at += 1;
@@ -249,34 +250,53 @@ impl Scheduler {
     /// to wait, and with it all behind it.
     fn admit_head(&mut self, plan: &mut StepPlan, budget: &mut Budget) -> bool {
         let chunk_cap = self.chunk_cap();
-        let Some(seq) = self.waiting.head_mut(&self.tenants) else { return false };
-        // Nothing of one that wants prompt rows comes from the cache: without a row it could not
-        // run a token.
-        let has_rows = seq.within_rows(1, budget.prompt_row_cap()) > 0;
-        if !has_rows || !self.kv.admit(seq, self.running.is_empty()) {
-            return false;
+        loop {
+            let Some(seq) = self.waiting.head_mut(&self.tenants) else { return false };
+            // Nothing of one that wants prompt rows comes from the cache: without a row it could
+            // not run a token.
+            if seq.within_rows(1, budget.prompt_row_cap()) == 0 {
+                return false;
+            }
+            if self.kv.admit(seq, self.running.is_empty()) {
+                break;
+            }
+            if !(self.running.is_empty() && self.reclaim(true)) {
+                return false;
+            }
         }
         let mut seq = self.waiting.pop(&self.tenants).expect("it has a head");
         if seq.num_cached.is_none() {
             self.count_admission(&mut seq);
         }
-        seq.num_planned = seq.num_computed;
         let row = self.running.insert(seq, self.policy);
         let seq = self.running.seq_mut(row);
         plan.admitted.push(admitted(seq));
-        let start = plan.new_blocks.len() as u32;
-        plan.new_blocks.extend_from_slice(&seq.blocks);
         let num_tokens = budget.take_prefill(seq, chunk_cap);
-        schedule(seq, num_tokens, start, self.step, plan);
+        schedule(seq, num_tokens, self.step, &mut self.kv, plan);
         self.tenants.charge(seq.lane, num_tokens);
         true
     }
 
+    /// Whether the pool has too little for the next tokens of a running sequence.
+    fn lacks_blocks(&mut self, row: Row, num_tokens: usize) -> bool {
+        let num_missing = self.kv.num_missing(self.running.seq_mut(row), num_tokens);
+        self.kv.pool.num_available() < num_missing
+    }
+
+    /// Takes the blocks of the youngest waiting sequence that has some; false when nobody has any.
+    fn reclaim(&mut self, spares_head: bool) -> bool {
+        let holder = self.waiting.last_mut(&self.tenants, spares_head, Sequence::holds_blocks);
+        let Some(seq) = holder else { return false };
+        self.kv.release(seq);
+        true
+    }
+
     fn count_admission(&mut self, seq: &mut Sequence) {
-        seq.num_cached = Some(seq.num_computed);
+        // A sibling's share of the prompt is not from the prefix cache.
+        seq.num_cached = Some(if seq.is_fork { 0 } else { seq.num_computed });
         seq.output.reserve_exact(seq.max_len - seq.len());
         self.stats.prompt_tokens += seq.prompt.len() as u64;
-        if self.prefix_caching {
+        if self.prefix_caching && !seq.is_fork {
             self.stats.prefix_cache_queries += seq.prompt.len() as u64;
             self.stats.prefix_cache_hits += seq.num_computed as u64;
         }
@@ -287,22 +307,37 @@ impl Scheduler {
         let mut seq = self.running.remove(row);
         let was_decoding = seq.is_decoding();
         self.kv.release(&mut seq);
-        (seq.num_planned, seq.is_known_to_runner) = (0, false);
+        seq.is_known_to_runner = false;
         self.released.push(row);
         self.stats.num_preemptions += 1;
         self.waiting.insert(seq);
         was_decoding
     }
 
-    /// The siblings of a request that stand aside join the queue.
-    pub fn release_siblings(&mut self, request: RequestId) {
-        let mut at = 0;
-        while at < self.aside.len() {
-            match self.aside[at].request == request {
-                true => self.waiting.insert(self.aside.remove(at)),
-                false => at += 1,
-            }
+    /// The siblings of a sequence that has computed the prompt join the queue with shares of its
+    /// blocks.
+    pub fn fork_siblings(&mut self, leader: Row) {
+        let leader = self.running.seq(leader);
+        for mut seq in self.aside.extract_if(.., |s| s.request == leader.request) {
+            self.kv.fork(leader, &mut seq);
+            self.waiting.insert(seq);
         }
+    }
+
+    /// The sequence that was to compute its siblings' prompt is gone: the next one does it.
+    pub fn promote_sibling(&mut self, request: RequestId) {
+        let is_sibling = |s: &Sequence| s.request == request;
+        let Some(at) = self.aside.iter().position(is_sibling) else { return };
+        let mut seq = self.aside.remove(at);
+        seq.leads_siblings = self.aside.iter().any(is_sibling);
+        self.waiting.insert(seq);
+    }
+
+    /// Slots of held blocks without a token over all their slots; 0 when no block is held.
+    pub fn kv_waste(&self) -> f64 {
+        let num_held = self.kv.pool.num_used() * self.kv.block_size();
+        let unfilled = self.running.iter().map(|s| self.kv.num_unfilled_slots(s));
+        unfilled.sum::<usize>() as f64 / num_held.max(1) as f64
     }
 
     /// A running sequence ended: gives back its row and blocks.
@@ -336,17 +371,19 @@ impl Scheduler {
 fn schedule(
     seq: &mut Sequence,
     num_tokens: usize,
-    blocks_start: u32,
     step: u64,
+    kv: &mut KvManager,
     plan: &mut StepPlan,
 ) {
+    let tables_start = plan.tables.len() as u32;
+    kv.grow(seq, num_tokens, plan);
     let wants_logits = num_tokens == seq.num_pending() && seq.len() < seq.max_len;
     plan.scheduled.push(Scheduled {
         seq: seq.id,
         row: seq.row.expect("a running sequence has a row"),
         start: seq.num_planned as u32,
         num_tokens: num_tokens as u32,
-        new_blocks: blocks_start..plan.new_blocks.len() as u32,
+        tables: tables_start..plan.tables.len() as u32,
         prompt_rows: seq.prompt_rows(num_tokens),
         wants_logits,
     });

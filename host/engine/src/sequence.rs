@@ -8,8 +8,8 @@ use std::sync::Arc;
 use crate::config::PrefillLimit;
 use crate::engine::NewRequest;
 use crate::hash::{BlockHash, BlockHasher};
+use crate::kv::BlockTable;
 use crate::plan::Row;
-use crate::pool::BlockId;
 use crate::repetition::RepetitionDetector;
 use crate::request::{FinishReason, RequestId, SamplingParams};
 
@@ -33,6 +33,8 @@ pub(crate) struct Sequence {
     pub max_len: usize,
     /// Siblings wait until this one has computed the prompt.
     pub leads_siblings: bool,
+    /// What it has computed is a sibling's prompt.
+    pub is_fork: bool,
     /// Tokens whose KV is present.
     pub num_computed: usize,
     /// Positions of the prompt whose logits were used: those of `prompt_rows` in earlier steps.
@@ -49,9 +51,9 @@ pub(crate) struct Sequence {
     pub num_cached: Option<usize>,
     /// While running.
     pub row: Option<Row>,
-    /// Block table; shared prefix first. Empty while waiting.
-    pub blocks: Vec<BlockId>,
-    /// Blocks at the start of the table whose hash is known to the pool.
+    /// [num_groups] All empty while it waits, unless it waits with shares of a sibling's prompt.
+    pub tables: Vec<BlockTable>,
+    /// Blocks at the start of each table whose hash is known to the pool.
     pub num_registered: usize,
     /// Its last output was sent; freed when the step in flight settles.
     pub is_ended: bool,
@@ -61,11 +63,21 @@ pub(crate) struct Sequence {
     repetition: Option<RepetitionDetector>,
 }
 
+/// What the engine's configuration and the request's keys make of a new sequence.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SequenceLimits {
+    /// Of the longest one.
+    pub max_len: usize,
+    pub num_groups: usize,
+    /// Of its block hashes.
+    pub root: BlockHash,
+}
+
 impl Sequence {
-    /// Sequence `index` of a request; `limits`: the longest one, and the root of its hashes.
-    pub fn new(id: SeqId, request: &NewRequest, index: u32, limits: (usize, BlockHash)) -> Self {
+    /// Sequence `index` of a request.
+    pub fn new(id: SeqId, request: &NewRequest, index: u32, limits: SequenceLimits) -> Self {
         let (prompt, params) = (request.prompt.clone(), request.params.clone());
-        let max_len = limits.0.min(prompt.len() + params.max_tokens as usize);
+        let max_len = limits.max_len.min(prompt.len() + params.max_tokens as usize);
         Sequence {
             id,
             request: request.id,
@@ -78,6 +90,7 @@ impl Sequence {
             prompt,
             max_len,
             leads_siblings: false,
+            is_fork: false,
             num_computed: 0,
             num_scored: 0,
             num_planned: 0,
@@ -86,11 +99,11 @@ impl Sequence {
             is_known_to_runner: false,
             num_cached: None,
             row: None,
-            blocks: Vec::new(),
+            tables: std::iter::repeat_with(BlockTable::default).take(limits.num_groups).collect(),
             num_registered: 0,
             is_ended: false,
             hashes: Vec::new(),
-            root: limits.1,
+            root: limits.root,
         }
     }
 
@@ -123,6 +136,11 @@ impl Sequence {
     /// One pending token, which a step always has room for.
     pub fn is_decoding(&self) -> bool {
         self.num_pending() == 1
+    }
+
+    /// Whether it has blocks, be it running or not.
+    pub fn holds_blocks(&self) -> bool {
+        self.tables.iter().any(|t| !t.blocks.is_empty())
     }
 
     pub fn has_computed_prompt(&self) -> bool {

@@ -19,6 +19,9 @@ pub struct EngineStats {
     pub num_used_blocks: u64,
     /// Unused blocks that still hold a reusable prefix.
     pub num_cached_blocks: u64,
+    /// Slots of held blocks that hold no token over all slots of held blocks, 0 to 1: room for
+    /// tokens to come, and what the block size rounds up.
+    pub kv_cache_waste: f64,
     /// Prompt tokens looked up in the prefix cache.
     pub prefix_cache_queries: u64,
     /// Prompt tokens found there.

@@ -47,6 +47,84 @@ fn another_salt_finds_nothing() {
 }
 
 #[test]
+fn another_tenant_finds_nothing() {
+    let mut bench = Bench::new(config());
+    for (id, tenant) in [(0, 0), (1, 1), (2, 0), (3, 1)] {
+        bench.add_for(id, (&text(12), 1, 1, 7), 0, Tenant { id: tenant, weight: 1 });
+        bench.run(20);
+    }
+    let cached: Vec<u32> = (0..4).map(|id| bench.heard(id, 0).num_cached).collect();
+    assert_eq!(cached, [0, 0, 8, 8]);
+    for id in 1..4 {
+        assert_eq!(bench.heard(id, 0).tokens, bench.heard(0, 0).tokens);
+    }
+}
+
+/// What is below `max_model_len` and never fits the pool is refused, and holds nobody up.
+#[test]
+fn a_request_that_can_never_fit_is_refused_at_once() {
+    let limits = EngineConfig {
+        num_blocks: 64,
+        block_size: 16,
+        max_step_tokens: 512,
+        max_prefill_chunk: 256,
+        max_model_len: 4096,
+        ..config()
+    };
+    let mut bench = Bench::new(limits);
+    let params = SamplingParams { max_tokens: 10, ..Default::default() };
+    let big = NewRequest {
+        id: RequestId(9),
+        prompt: text(1500).into(),
+        n: 1,
+        params: Arc::new(params),
+        cache_salt: None,
+        priority: 0,
+        tenant: Tenant::default(),
+    };
+    let Err(AddError::Invalid(error)) = bench.engine.add(big) else { panic!() };
+    assert_eq!(error.param, "prompt");
+    assert!(error.message.contains("1510") && error.message.contains("1024"), "{error}");
+    for id in 0..5 {
+        bench.add(id, &text(100), 1, 10, 0);
+    }
+    bench.run(60);
+    for id in 0..5 {
+        assert_eq!(bench.heard(id, 0).tokens, expected(&text(100), 0, 10, 1024));
+    }
+}
+
+/// Every length around the block's borders, many times over: no block stays behind.
+#[test]
+fn blocks_come_back_for_every_length() {
+    for prefix_caching in [false, true] {
+        let limits = EngineConfig {
+            num_blocks: 8,
+            block_size: 16,
+            max_step_tokens: 40,
+            max_prefill_chunk: 40,
+            max_model_len: 64,
+            prefix_caching,
+            ..config()
+        };
+        let mut bench = Bench::new(limits);
+        let lengths = [1, 15, 16, 17, 31, 32, 33];
+        let pairs = lengths.into_iter().flat_map(|p| [1, 15, 16, 17].map(|m| (p, m)));
+        let mut id = 0;
+        for (prompt_len, max_tokens) in pairs {
+            for _ in 0..40 {
+                bench.add(id, &text(prompt_len), 1, max_tokens, 0);
+                id += 1;
+            }
+            bench.run(2000);
+            let stats = bench.engine.stats();
+            assert_eq!(stats.num_used_blocks, 0);
+            assert!(prefix_caching || stats.num_cached_blocks == 0);
+        }
+    }
+}
+
+#[test]
 fn output_is_cached_for_the_next_turn() {
     let mut bench = Bench::new(config());
     let prompt = text(6);
@@ -85,8 +163,8 @@ fn siblings_wait_for_the_prompt_and_share_it() {
     assert!(bench.step(None));
     assert_eq!(bench.engine.stats().num_requests_deferred, 0);
     bench.run(20);
-    let cached: Vec<u32> = (0..3).map(|index| bench.heard(0, index).num_cached).collect();
-    assert_eq!(cached, [0, 12, 12]);
+    // A sibling computes the last prompt token again and what follows; so does the leader.
+    assert!(bench.device.num_tokens[&RequestId(0)] <= 14 + 2 + 3 * 2);
     for index in 0..3 {
         assert_eq!(bench.heard(0, index).tokens, expected(&text(14), index, 3, 40));
     }
@@ -267,4 +345,81 @@ fn a_plan_ahead_is_taken_over_less_what_ended() {
     bench.run(20);
     assert_eq!(bench.heard(0, 0).finish, Some(FinishReason::Abort));
     assert_eq!(bench.heard(1, 0).tokens, expected(&text(6), 0, 9, 40));
+}
+
+/// `n` costs a copy of the prompt's last block each, with and without the prefix cache.
+#[test]
+fn siblings_share_the_prompts_blocks() {
+    for prefix_caching in [false, true] {
+        let mut bench = Bench::new(EngineConfig {
+            num_blocks: 200,
+            block_size: 16,
+            max_num_seqs: 8,
+            max_step_tokens: 512,
+            max_prefill_chunk: 512,
+            max_model_len: 1100,
+            prefix_caching,
+            ..config()
+        });
+        let prompt = text(1000);
+        bench.add(0, &prompt, 8, 20, 0);
+        while bench.engine.stats().num_requests_running < 8 {
+            assert!(bench.step(None));
+        }
+        // 62 full blocks of the prompt, and the one with its last 8 tokens for each.
+        assert_eq!(bench.engine.stats().num_used_blocks, 62 + 8);
+        assert_eq!(bench.device.num_copies, 7);
+        assert_eq!(bench.device.num_tokens[&RequestId(0)], 1000 + 8);
+        bench.run(50);
+        for index in 0..8 {
+            assert_eq!(bench.heard(0, index).tokens, expected(&prompt, index, 20, 1100));
+        }
+    }
+}
+
+/// Shares of those who wait are given up before anybody is preempted.
+#[test]
+fn waiting_siblings_give_up_their_shares_first() {
+    let limits = EngineConfig { num_blocks: 8, max_num_seqs: 1, prefix_caching: false, ..config() };
+    let mut bench = Bench::new(limits);
+    bench.add(0, &text(10), 3, 20, 0);
+    bench.run(200);
+    assert_eq!(bench.engine.stats().num_preemptions, 0);
+    for index in 0..3 {
+        assert_eq!(bench.heard(0, index).tokens, expected(&text(10), index, 20, 32));
+    }
+}
+
+/// A window of 6 over blocks of 4 keeps three of them, however long the sequence is.
+#[test]
+fn a_window_gives_back_what_it_has_left() {
+    let limits = EngineConfig {
+        num_blocks: 20,
+        kv_groups: vec![None, Some(6)],
+        max_step_tokens: 4,
+        ..config()
+    };
+    let mut bench = Bench::new(limits);
+    bench.add(0, &text(30), 1, 8, 0);
+    let mut most = 0;
+    while bench.step(None) {
+        most = most.max(bench.engine.stats().num_used_blocks);
+    }
+    assert!((10..=10 + 4).contains(&most), "{most} blocks");
+    bench.add(1, &text(30), 1, 8, 0);
+    bench.run(20);
+    assert_eq!(bench.heard(1, 0).num_cached, 28);
+}
+
+/// The waste is what the tables have and the tokens do not fill.
+#[test]
+fn waste_is_room_for_tokens_to_come() {
+    let mut bench = Bench::new(EngineConfig { max_prefill_chunk: 12, ..config() });
+    assert_eq!(bench.engine.stats().kv_cache_waste, 0.0);
+    bench.add(0, &text(9), 1, 10, 0);
+    bench.step(None);
+    // Three blocks of four hold nine tokens.
+    assert_eq!(bench.engine.stats().kv_cache_waste, 0.25);
+    bench.step(None);
+    assert_eq!(bench.engine.stats().kv_cache_waste, 2.0 / 12.0);
 }

@@ -75,32 +75,43 @@ fn action() -> impl Strategy<Value = Action> {
     ]
 }
 
+fn groups() -> impl Strategy<Value = Vec<Option<u32>>> {
+    prop_oneof![
+        3 => Just(vec![None]),
+        2 => (1_u32..12).prop_map(|w| vec![None, Some(w)]),
+        1 => (1_u32..12).prop_map(|w| vec![Some(w), None, Some(w)]),
+        1 => (1_u32..12, 1_u32..12).prop_map(|(a, b)| vec![Some(a), Some(b)]),
+    ]
+}
+
 fn limits() -> impl Strategy<Value = EngineConfig> {
     let policy = prop_oneof![
         2 => Just(SchedulingPolicy::Fcfs),
         1 => Just(SchedulingPolicy::Priority),
         1 => Just(SchedulingPolicy::FairShare),
     ];
-    let sizes = (1_usize..6, 4_usize..24, 1_usize..6, 0_usize..20, 1_usize..20);
+    let sizes = (1_usize..6, 4_usize..24, groups(), 1_usize..6, 0_usize..20, 1_usize..20);
     (sizes, 1_usize..9, any::<bool>(), policy).prop_map(
         |(
-            (block_size, num_blocks, max_num_seqs, spare, max_prefill_chunk),
+            (block_size, num_blocks, kv_groups, max_num_seqs, spare, chunk),
             rows,
             prefix_caching,
             policy,
         )| {
-            EngineConfig {
+            let config = EngineConfig {
                 policy,
                 block_size,
+                num_blocks: num_blocks * kv_groups.len(),
+                kv_groups,
                 max_prompt_logits_rows: rows,
-                // Always room for a prompt of 37 and a token.
-                num_blocks: num_blocks.max(39_usize.div_ceil(block_size)),
                 max_num_seqs,
                 max_step_tokens: max_num_seqs + spare,
-                max_prefill_chunk,
+                max_prefill_chunk: chunk,
                 prefix_caching,
                 ..config()
-            }
+            };
+            // Always room for a prompt of 37 and a token.
+            EngineConfig { num_blocks: config.num_blocks.max(config.blocks_for(39)), ..config }
         },
     )
 }
@@ -241,7 +252,7 @@ proptest! {
 #[test]
 fn the_schedules_reach_what_they_are_about() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
-    let (mut preempted, mut hits, mut siblings, mut scored) = (0, 0, 0, 0);
+    let (mut preempted, mut hits, mut siblings, mut scored, mut copies) = (0, 0, 0, 0, 0);
     for _ in 0..100 {
         let strategy = (limits(), prop::collection::vec(action(), 30..60));
         let (limits, actions) = strategy.new_tree(&mut runner).unwrap().current();
@@ -250,8 +261,9 @@ fn the_schedules_reach_what_they_are_about() {
         preempted += usize::from(stats.num_preemptions > 0);
         hits += usize::from(stats.prefix_cache_hits > 0);
         scored += run.asks.iter().filter(|a| a.wants_scores && a.prompt.len() > 9).count();
+        copies += run.bench.device.num_copies;
         siblings += run.asks.iter().filter(|a| a.n > 1).count();
     }
-    assert!(preempted > 10 && hits > 20 && siblings > 50, "{preempted} {hits} {siblings}");
-    assert!(scored > 50, "{scored}");
+    assert!(preempted > 10 && hits > 20, "{preempted} {hits}");
+    assert!(siblings > 50 && copies > 50 && scored > 50, "{siblings} {copies} {scored}");
 }

@@ -64,12 +64,13 @@ fn time(num_seqs: usize, policy: SchedulingPolicy) -> [f64; 3] {
         policy,
         max_model_len: 1000,
         max_waiting: num_seqs,
+        kv_groups: vec![None],
         prefix_caching: true,
         hash_key: [1; 16],
         eos_token_ids: vec![0],
     };
     let mut engine = Engine::new(config.clone()).unwrap();
-    let mut rows = Rows::new(num_seqs, 64, vec![0]);
+    let mut rows = Rows::new(num_seqs, 1, 64, vec![0]);
     let mut batch = InputBatch::new(&config);
     let mut sampler = Sampler::new(VOCAB);
     let logits = (0..num_seqs * VOCAB).map(|i| ((i * 7919) % 1013) as f32 / 100.0).collect();

@@ -27,7 +27,7 @@ fn logits(vocab_size: usize, spread: f32) -> Vec<f32> {
 
 /// Microseconds for one row.
 fn time(params: &SamplingParams, prompt: &[u32], logits: &[f32]) -> f64 {
-    let mut rows = Rows::new(1, 0, vec![0]);
+    let mut rows = Rows::new(1, 1, 0, vec![0]);
     let mut plan = StepPlan::default();
     plan.admitted.push(Admitted {
         row: Row(0),

@@ -172,7 +172,8 @@ impl RunnerHandle {
     }
 
     fn validate(&self, request: &GenerateRequest) -> Result<(), ParamError> {
-        self.config().check_request(request.prompt.len(), request.n)?;
+        let max_tokens = request.params.max_tokens;
+        self.config().check_request(request.prompt.len(), max_tokens, request.n)?;
         request.params.validate(self.vocab_size())?;
         request.params.check_masks(&self.config().eos_token_ids)?;
         request.prompt.iter().try_for_each(|&t| in_vocabulary("prompt", t, self.vocab_size()))

@@ -3,10 +3,14 @@
 //! This file is shared by every model and every feature: a row holds what *all* sequences need.
 //! Rows change only by a plan's diffs and by tokens that were sampled.
 
-use tenon_engine::{Admitted, Row, StepPlan};
+use tenon_backend::layout::NO_BLOCK;
+use tenon_engine::{Admitted, BlockId, Row, StepPlan};
 
 use crate::pace::StepLoad;
 use crate::sampler::RowSampling;
+
+// Engine and backends know nothing of each other and say "no block" alike.
+const _: () = assert!(NO_BLOCK == BlockId::NONE.0);
 
 /// State of the sequence that owns the row.
 #[derive(Debug, Default)]
@@ -15,8 +19,8 @@ pub struct RowState {
     pub tokens: Vec<u32>,
     /// How many of them are the user's prompt.
     pub prompt_len: usize,
-    /// Block table.
-    pub blocks: Vec<u32>,
+    /// `[num_groups]` block tables; [`tenon_backend::layout::NO_BLOCK`] where a window has passed.
+    pub tables: Vec<Vec<u32>>,
     /// How to sample; none while the row is free.
     pub sampling: Option<RowSampling>,
 }
@@ -30,9 +34,16 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// `max_num_seqs` free rows, with room for block tables of `max_blocks`: steps do not allocate.
-    pub fn new(max_num_seqs: usize, max_blocks: usize, eos_token_ids: Vec<u32>) -> Self {
-        let free = || RowState { blocks: Vec::with_capacity(max_blocks), ..RowState::default() };
+    /// `max_num_seqs` free rows, with room for a block table of `max_blocks` in each of
+    /// `num_groups`: steps do not allocate.
+    pub fn new(
+        max_num_seqs: usize,
+        num_groups: usize,
+        max_blocks: usize,
+        eos_token_ids: Vec<u32>,
+    ) -> Self {
+        let tables = || (0..num_groups).map(|_| Vec::with_capacity(max_blocks)).collect();
+        let free = || RowState { tables: tables(), ..RowState::default() };
         Rows { rows: (0..max_num_seqs).map(|_| free()).collect(), eos_token_ids }
     }
 
@@ -53,15 +64,21 @@ impl Rows {
             assert!(state.sampling.is_some(), "row {} is released twice", row.0);
             state.sampling = None;
             state.tokens.clear();
-            state.blocks.clear();
+            state.tables.iter_mut().for_each(Vec::clear);
         }
         for admitted in &plan.admitted {
             self.admit(admitted);
         }
         for item in &plan.scheduled {
-            let new =
-                &plan.new_blocks[item.new_blocks.start as usize..item.new_blocks.end as usize];
-            self.row_mut(item.row).blocks.extend(new.iter().map(|b| b.0));
+            let updates = &plan.tables[item.tables.start as usize..item.tables.end as usize];
+            let tables = &mut self.row_mut(item.row).tables;
+            assert_eq!(tables.len(), updates.len(), "one update per KV group");
+            for (table, update) in tables.iter_mut().zip(updates) {
+                let new = update.new_blocks.start as usize..update.new_blocks.end as usize;
+                table.truncate(update.num_kept as usize);
+                table.extend(plan.new_blocks[new].iter().map(|b| b.0));
+                table[..update.num_passed as usize].fill(NO_BLOCK);
+            }
         }
     }
 

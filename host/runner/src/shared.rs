@@ -172,7 +172,8 @@ impl Shared {
     }
 }
 
-const NUM_SCALARS: usize = 15;
+const NUM_SCALARS: usize = 16;
+const WASTE: usize = NUM_SCALARS - 1;
 const NUM_BUCKETS: usize = tenon_engine::stats::STEP_TOKEN_BOUNDS.len() + 1;
 const NUM_CELLS: usize = NUM_SCALARS + NUM_BUCKETS;
 
@@ -193,6 +194,7 @@ fn to_cells(s: &EngineStats) -> [u64; NUM_CELLS] {
         s.num_steps,
         s.num_step_tokens,
         s.num_steps_ahead,
+        s.kv_cache_waste.to_bits(),
     ];
     let mut cells = [0; NUM_CELLS];
     cells[..NUM_SCALARS].copy_from_slice(&scalars);
@@ -208,6 +210,7 @@ fn from_cells(cells: [u64; NUM_CELLS]) -> EngineStats {
         num_requests_waiting: cells[1],
         num_requests_deferred: cells[2],
         kv_cache_usage: cells[5] as f64 / cells[3].max(1) as f64,
+        kv_cache_waste: f64::from_bits(cells[WASTE]),
         num_blocks: cells[3],
         block_size: cells[4],
         num_used_blocks: cells[5],

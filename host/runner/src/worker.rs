@@ -123,6 +123,7 @@ pub fn spawn(
     let worker = Worker {
         rows: Rows::new(
             config.engine.max_num_seqs,
+            config.engine.kv_groups.len(),
             config.engine.max_seq_len().div_ceil(config.engine.block_size),
             config.engine.eos_token_ids.clone(),
         ),

@@ -25,7 +25,7 @@ fn backend(kind: Kind, model: &TinyModel, config: &EngineConfig) -> Box<dyn Back
     let options = PrepareOptions {
         weights: WeightMode::Native,
         kv_dtype: KvDType::BF16,
-        hybrid_kv: false,
+        hybrid_kv: config.kv_groups.len() > 1,
         num_blocks: config.num_blocks,
         block_size: config.block_size,
         max_step_tokens: config.max_step_tokens,
@@ -96,6 +96,7 @@ fn roomy() -> EngineConfig {
         policy: Default::default(),
         max_model_len: 128,
         max_waiting: 100,
+        kv_groups: vec![None],
         prefix_caching: false,
         hash_key: [1; 16],
         eos_token_ids: vec![TinyModel::EOS],
@@ -122,8 +123,18 @@ fn check(kind: Kind, arch: TinyArch) {
         EngineConfig { max_num_seqs: 1, max_step_tokens: 1, ..roomy() },
     ];
     check_prompts(kind, &model, &requests, &alone);
+    // Block tables of their own for windowed layers: the same, in room for less.
+    let kv_groups = model.program().kv_layout(true).groups.iter().map(|g| g.window).collect();
+    let hybrid = EngineConfig { kv_groups, ..roomy() };
+    let hybrids = [
+        EngineConfig { num_blocks: 128, ..hybrid.clone() },
+        EngineConfig { prefix_caching: true, num_blocks: 27, max_prefill_chunk: 3, ..hybrid },
+    ];
+    let is_hybrid = hybrids[0].kv_groups.len() > 1;
+    assert_eq!(is_hybrid, arch == TinyArch::Gemma3);
+    let hybrids = hybrids.into_iter().filter(|_| is_hybrid);
     let mut num_preemptions = 0;
-    for limits in limits {
+    for limits in limits.into_iter().chain(hybrids) {
         let (heard, preempted) = run(kind, &model, limits.clone(), &requests);
         num_preemptions += preempted;
         for (got, want) in heard.iter().zip(&alone) {

@@ -98,6 +98,7 @@ pub(crate) struct Metrics {
     num_waiting: Gauge,
     waiting_by_reason: Family<Labels, Gauge>,
     kv_cache_usage: FloatGauge,
+    kv_cache_waste: FloatGauge,
     cache_config: Family<Labels, Gauge>,
     prefix_queries: Counter,
     prefix_hits: Counter,
@@ -131,6 +132,7 @@ impl Metrics {
             num_waiting: Gauge::default(),
             waiting_by_reason: Family::default(),
             kv_cache_usage: FloatGauge::default(),
+            kv_cache_waste: FloatGauge::default(),
             cache_config: Family::default(),
             prefix_queries: Counter::default(),
             prefix_hits: Counter::default(),
@@ -169,6 +171,8 @@ impl Metrics {
         );
         let usage = self.kv_cache_usage.clone();
         r.register("vllm:kv_cache_usage_perc", "Used KV blocks, 1 is all", usage);
+        let waste = self.kv_cache_waste.clone();
+        r.register("tenon_kv_cache_waste", "Slots of used KV blocks without a token", waste);
         r.register("vllm:cache_config_info", "The KV cache", self.cache_config.clone());
         let queries = self.prefix_queries.clone();
         r.register("vllm:prefix_cache_queries", "Tokens looked up", queries);
@@ -265,6 +269,7 @@ impl Metrics {
             self.waiting_by_reason.get_or_create(&labels).set(gauge(value));
         }
         self.kv_cache_usage.set(stats.kv_cache_usage);
+        self.kv_cache_waste.set(stats.kv_cache_waste);
         let config = vec![
             ("block_size", stats.block_size.to_string()),
             ("num_gpu_blocks", stats.num_blocks.to_string()),
@@ -336,6 +341,7 @@ mod tests {
             num_requests_waiting: 3,
             num_requests_deferred: 1,
             kv_cache_usage: 0.25,
+            kv_cache_waste: 0.125,
             num_blocks: 64,
             block_size: 16,
             prefix_cache_queries: 100,
@@ -354,6 +360,7 @@ mod tests {
             format!("vllm:num_requests_waiting{{{m}}} 3"),
             format!("vllm:num_requests_waiting_by_reason{{{m},reason=\"capacity\"}} 2"),
             format!("vllm:kv_cache_usage_perc{{{m}}} 0.25"),
+            format!("tenon_kv_cache_waste{{{m}}} 0.125"),
             format!("vllm:prefix_cache_queries_total{{{m}}} 100"),
             format!("vllm:prefix_cache_hits_total{{{m}}} 48"),
             format!("vllm:num_preemptions_total{{{m}}} 0"),

@@ -102,6 +102,7 @@ fn model_args(args: &OfflineArgs) -> ModelArgs {
         threads: args.threads,
         block_size: BLOCK_SIZE,
         kv_cache_memory_bytes: None,
+        disable_hybrid_kv_cache_manager: false,
         max_num_seqs: args.batch,
         max_num_batched_tokens: args.max_num_batched_tokens,
         no_enable_prefix_caching: false,
@@ -114,7 +115,7 @@ fn model_args(args: &OfflineArgs) -> ModelArgs {
 
 /// With fewer blocks sequences would be preempted, and something else measured.
 fn check_room(args: &OfflineArgs, runner: &RunnerHandle) -> Result<()> {
-    let needed = args.batch * (args.prompt_len + args.output_len).div_ceil(BLOCK_SIZE);
+    let needed = args.batch * runner.config().blocks_for(args.prompt_len + args.output_len);
     let num_blocks = runner.config().num_blocks;
     ensure!(
         needed <= num_blocks,

@@ -1,13 +1,15 @@
-//! A device whose KV cache holds token ids. What it answers is a hash of the context that it reads
-//! back through the block tables, so any wrong block, slot, order or count changes the output.
+//! A device whose KV cache holds, in each slot, a hash of all tokens up to there, the salt and the
+//! KV group. It reads back through the block tables what each token sees, so any wrong block, slot,
+//! order or count stops the test; the output is a hash of the context.
 #![allow(dead_code)] // each test crate uses its part
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use tenon_engine::{
-    Engine, EngineConfig, FinishReason, Logprob, NewRequest, PrefillLimit, RequestId, Sampled,
-    SamplingParams, SchedulingPolicy, StepOutput, StepPlan, Tenant, TokenLogprobs,
+    BlockId, Engine, EngineConfig, FinishReason, Logprob, NewRequest, PrefillLimit, RequestId,
+    Sampled, SamplingParams, SchedulingPolicy, StepOutput, StepPlan, Tenant, TokenLogprobs,
 };
 
 /// Tokens are below; 0 ends a sequence.
@@ -24,6 +26,7 @@ pub fn config() -> EngineConfig {
         policy: SchedulingPolicy::Fcfs,
         max_model_len: 40,
         max_waiting: 200,
+        kv_groups: vec![None],
         prefix_caching: true,
         hash_key: [3; 16],
         eos_token_ids: vec![0],
@@ -68,7 +71,8 @@ pub fn scores(prompt: &[u32]) -> Vec<TokenLogprobs> {
 #[derive(Debug, Clone)]
 struct Row {
     tokens: Vec<u32>,
-    blocks: Vec<u32>,
+    // [num_groups]
+    tables: Vec<Vec<BlockId>>,
     index: u32,
     request: RequestId,
     num_computed: usize,
@@ -76,19 +80,21 @@ struct Row {
     prompt_len: usize,
 }
 
-/// A slot's content, and under which salt it was written.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Slot {
-    token: u32,
-    salt: u32,
+/// What a slot must hold to be read: everything that KV depends on.
+fn prefix_hash(salt: (u64, u32), group: usize, tokens: &[u32]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (salt, group, tokens).hash(&mut hasher);
+    hasher.finish()
 }
 
 pub struct Device {
     block_size: usize,
-    slots: Vec<Option<Slot>>,
+    groups: Vec<Option<u32>>,
+    // [num_blocks * block_size] `prefix_hash` up to and with the token in the slot
+    slots: Vec<Option<u64>>,
     rows: HashMap<u32, Row>,
-    /// Salt of each request, to see that nothing crosses over.
-    pub salts: HashMap<RequestId, u32>,
+    /// Tenant and salt of each request, to see that nothing crosses over.
+    pub salts: HashMap<RequestId, (u64, u32)>,
     /// First admissions, in order.
     pub admissions: Vec<(RequestId, u32)>,
     /// Sequences whose next result is a failure.
@@ -99,12 +105,15 @@ pub struct Device {
     pub is_ahead: bool,
     /// Tokens computed for each request.
     pub num_tokens: HashMap<RequestId, usize>,
+    /// Blocks that were copied.
+    pub num_copies: usize,
 }
 
 impl Device {
     pub fn new(config: &EngineConfig) -> Self {
         Device {
             block_size: config.block_size,
+            groups: config.kv_groups.clone(),
             slots: vec![None; config.num_blocks * config.block_size],
             rows: HashMap::new(),
             salts: HashMap::new(),
@@ -113,6 +122,7 @@ impl Device {
             prefill_limit: usize::MAX,
             is_ahead: false,
             num_tokens: HashMap::new(),
+            num_copies: 0,
         }
     }
 
@@ -120,55 +130,76 @@ impl Device {
     pub fn run(&mut self, plan: &StepPlan, config: &EngineConfig, num_live: usize) -> Vec<Sampled> {
         self.apply(plan);
         self.check_shares(plan, config, num_live);
+        for copy in &plan.block_copies {
+            let at = |block: BlockId| block.0 as usize * self.block_size;
+            let from = at(copy.from);
+            self.slots.copy_within(from..from + self.block_size, at(copy.to));
+            self.num_copies += 1;
+        }
         for item in &plan.scheduled {
             let row = &self.rows[&item.row.0];
             assert_eq!(row.num_computed, item.start as usize);
-            for position in item.start..item.start + item.num_tokens {
-                let slot = self.slot(row, position as usize);
-                let users = |r: &&Row| r.blocks.contains(&((slot / self.block_size) as u32));
-                assert_eq!(
-                    self.rows.values().filter(users).count(),
-                    1,
-                    "a shared block is written"
-                );
-                let token = row.tokens[position as usize];
-                self.slots[slot] = Some(Slot { token, salt: self.salts[&row.request] });
+            for group in 0..self.groups.len() {
+                for position in item.start as usize..(item.start + item.num_tokens) as usize {
+                    self.write(item.row.0, group, position);
+                }
             }
         }
         let mut results = Vec::new();
         for item in &plan.scheduled {
             let end = (item.start + item.num_tokens) as usize;
+            self.read(item.row.0, item.start as usize, end);
             let row = &self.rows[&item.row.0];
-            let salt = self.salts[&row.request];
-            let context: Vec<u32> = (0..end)
-                .map(|p| {
-                    let read = self.slots[self.slot(row, p)].expect("written before it is read");
-                    assert_eq!(read.salt, salt, "KV of another salt is read");
-                    read.token
-                })
-                .collect();
-            assert_eq!(context, row.tokens[..end], "the KV cache holds something else");
             let is_last = end == row.tokens.len();
             assert_eq!(item.wants_logits, is_last && row.tokens.len() < row.max_len);
             if !item.prompt_rows.is_empty() {
                 assert!(row.index == 0 && item.prompt_rows.start >= item.start);
-                let score = |p: u32| score(&context[..=p as usize], row.tokens[p as usize + 1]);
+                let score = |p: u32| score(&row.tokens[..=p as usize], row.tokens[p as usize + 1]);
                 results.push(Sampled::Prompt(item.prompt_rows.clone().map(score).collect()));
             }
-            let (request, index) = (row.request, row.index);
             let row = self.rows.get_mut(&item.row.0).expect("it was read above");
             row.num_computed = end;
-            *self.num_tokens.entry(request).or_default() += item.num_tokens as usize;
+            *self.num_tokens.entry(row.request).or_default() += item.num_tokens as usize;
             if item.wants_logits {
-                let token = next_token(&context, index);
+                let token = next_token(&row.tokens, row.index);
                 row.tokens.push(token);
-                results.push(match self.failing.contains(&request) {
+                results.push(match self.failing.contains(&row.request) {
                     true => Sampled::Failed("planted".into()),
                     false => Sampled::Token { token, logprobs: None },
                 });
             }
         }
         results
+    }
+
+    fn write(&mut self, row: u32, group: usize, position: usize) {
+        let row = &self.rows[&row];
+        let block = row.tables[group][position / self.block_size];
+        let users = |r: &&Row| r.tables.iter().any(|t| t.contains(&block));
+        let num_users = self.rows.values().filter(users).count();
+        assert_eq!(num_users, 1, "a shared block is written");
+        let hash = prefix_hash(self.salts[&row.request], group, &row.tokens[..=position]);
+        let slot = block.0 as usize * self.block_size + position % self.block_size;
+        self.slots[slot] = Some(hash);
+    }
+
+    /// Everything that the tokens from `start` to `end` see was written by this very prefix.
+    fn read(&self, row: u32, start: usize, end: usize) {
+        let row = &self.rows[&row];
+        for (group, &window) in self.groups.iter().enumerate() {
+            let first = window.map_or(0, |w| (start + 1).saturating_sub(w as usize));
+            for position in first..end {
+                let block = row.tables[group][position / self.block_size];
+                assert_ne!(block, BlockId::NONE, "a block inside of the window is gone");
+                let slot = block.0 as usize * self.block_size + position % self.block_size;
+                let hash = prefix_hash(self.salts[&row.request], group, &row.tokens[..=position]);
+                assert_eq!(self.slots[slot], Some(hash), "the slot holds something else");
+            }
+            // A leader keeps what its siblings will see, one block at most.
+            let passed = first / self.block_size;
+            let kept = row.tables[group][..passed].iter().filter(|&&b| b != BlockId::NONE);
+            assert!(kept.count() <= 1, "blocks that the window has left are kept");
+        }
     }
 
     fn apply(&mut self, plan: &StepPlan) {
@@ -184,7 +215,7 @@ impl Device {
             }
             let row = Row {
                 tokens,
-                blocks: Vec::new(),
+                tables: vec![Vec::new(); self.groups.len()],
                 index: new.index,
                 request: new.request,
                 num_computed: usize::MAX,
@@ -194,10 +225,16 @@ impl Device {
             assert!(self.rows.insert(new.row.0, row).is_none(), "row {} is taken", new.row.0);
         }
         for item in &plan.scheduled {
-            let new =
-                &plan.new_blocks[item.new_blocks.start as usize..item.new_blocks.end as usize];
+            let updates = &plan.tables[item.tables.start as usize..item.tables.end as usize];
+            assert_eq!(updates.len(), self.groups.len());
             let row = self.rows.get_mut(&item.row.0).expect("only admitted rows are scheduled");
-            row.blocks.extend(new.iter().map(|b| b.0));
+            for (table, update) in row.tables.iter_mut().zip(updates) {
+                let new = update.new_blocks.start as usize..update.new_blocks.end as usize;
+                assert!(update.num_kept as usize <= table.len());
+                table.truncate(update.num_kept as usize);
+                table.extend(&plan.new_blocks[new]);
+                table[..update.num_passed as usize].fill(BlockId::NONE);
+            }
             if row.num_computed == usize::MAX {
                 row.num_computed = item.start as usize;
             }
@@ -243,11 +280,6 @@ impl Device {
                 assert!(seen.iter().any(|r| r.0 == *id), "a decode got no token");
             }
         }
-    }
-
-    fn slot(&self, row: &Row, position: usize) -> usize {
-        row.blocks[position / self.block_size] as usize * self.block_size
-            + position % self.block_size
     }
 }
 
@@ -302,7 +334,7 @@ impl Bench {
         tenant: Tenant,
     ) {
         let salt_text = (salt > 0).then(|| format!("salt {salt}"));
-        self.device.salts.insert(RequestId(id), salt);
+        self.device.salts.insert(RequestId(id), (tenant.id, salt));
         let num_owed = if params.prompt_logprobs.is_some() { prompt.len() - 1 } else { 0 };
         self.num_owed.insert(RequestId(id), num_owed);
         self.engine

@@ -21,7 +21,7 @@ fn admitted(row: u32, params: SamplingParams, prompt: &[u32], output: &[u32]) ->
 
 /// Rows 0.. with these sequences.
 fn rows(sequences: Vec<(SamplingParams, Vec<u32>, Vec<u32>)>) -> Rows {
-    let mut rows = Rows::new(sequences.len(), 0, vec![EOS]);
+    let mut rows = Rows::new(sequences.len(), 1, 0, vec![EOS]);
     let mut plan = StepPlan::default();
     for (row, (params, prompt, output)) in (0..).zip(sequences) {
         plan.admitted.push(admitted(row, params, &prompt, &output));
