@@ -1,7 +1,8 @@
-//! What the host adds to a step: plan, inputs, sampling, settling, over a backend that does nothing.
-//! `cargo bench -p tenon-runner --bench host_overhead`.
+//! What the host adds to a step: plan, inputs, sampling, settling, over a backend that does
+//! nothing. `cargo bench -p tenon-runner --bench host_overhead`.
 //!
-//! Sequences decode greedily with a vocabulary of 256, so that sampling is its dispatch and no more.
+//! Sequences decode greedily with a vocabulary of 256, so that sampling is its dispatch and no
+//! more.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;

@@ -226,3 +226,75 @@ fn a_preemption_at_any_step_changes_nothing() {
     // Where the younger one came too late it waited instead.
     assert!(num_preempted > 12, "{num_preempted} of 20");
 }
+
+/// One after the other, on one engine.
+fn run_in_turn(
+    kind: Kind,
+    model: &TinyModel,
+    config: EngineConfig,
+    requests: &[GenerateRequest],
+) -> Vec<Ended> {
+    let backend = backend(kind, model, &config);
+    let (sender, outputs) = channel();
+    let config = WorkerConfig::new(config, TinyModel::VOCAB as u32);
+    let sink = Box::new(move |batch: &mut Vec<_>| drop(sender.send(std::mem::take(batch))));
+    let (handle, thread) = spawn(config, backend, sink, Box::new(|_| {})).unwrap();
+    let mut heard = Vec::new();
+    for request in requests {
+        handle.submit(request.clone()).unwrap();
+        heard.extend(hear(&outputs, 1));
+    }
+    handle.drain();
+    thread.join().unwrap();
+    heard
+}
+
+/// The same tokens and the same bits of their log-probabilities without the cache, with a cold and
+/// a warm one, after an eviction, and behind a prefix that another prompt left.
+fn check_cache_modes(kind: Kind, arch: TinyArch) {
+    let model = TinyModel::new(arch, 5);
+    let kv_groups = model.program().kv_layout(true).groups.iter().map(|g| g.window).collect();
+    let warm =
+        EngineConfig { num_blocks: 24, block_size: 16, kv_groups, prefix_caching: true, ..roomy() };
+    let cold = EngineConfig { prefix_caching: false, ..warm.clone() };
+    let text = |len: usize, salt: u32| -> Vec<u32> {
+        (0..len as u32).map(|i| 40 + (i * i + 3 * i * salt) % 80).collect()
+    };
+    let ask = |id: u64, prompt: Vec<u32>| GenerateRequest {
+        params: SamplingParams {
+            max_tokens: 16,
+            temperature: 0.0,
+            logprobs: Some(2),
+            ignore_eos: true,
+            ..Default::default()
+        },
+        ..fake::request(id, &prompt, 1)
+    };
+    for len in [16, 31, 32, 33, 48, 64, 65] {
+        let prompt = text(len, 0);
+        let want = run_in_turn(kind, &model, cold.clone(), &[ask(0, prompt.clone())]).remove(0).1;
+        let mut other = prompt[..len - 5].to_vec();
+        other.extend([41, 42, 43]);
+        // Cold, warm, warm, evicted (the pool is small), and shared with `other`.
+        let mut asks = vec![other, prompt.clone(), prompt.clone(), prompt.clone()];
+        asks.extend((1..6).map(|salt| text(90, salt)));
+        asks.push(prompt.clone());
+        let asks: Vec<_> = (0..).zip(asks).map(|(id, p)| ask(id, p)).collect();
+        let heard = run_in_turn(kind, &model, warm.clone(), &asks);
+        for ((_, got), asked) in heard.iter().zip(&asks) {
+            if *asked.prompt == *prompt {
+                assert_eq!(got, &want, "{arch:?} on {kind:?}, prompt of {len}");
+            }
+        }
+    }
+}
+
+#[test]
+fn cpu_llama_in_every_state_of_the_cache() {
+    check_cache_modes(Kind::Cpu, TinyArch::Llama);
+}
+
+#[test]
+fn cpu_gemma3_in_every_state_of_the_cache() {
+    check_cache_modes(Kind::Cpu, TinyArch::Gemma3);
+}

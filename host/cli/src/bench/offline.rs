@@ -257,6 +257,7 @@ fn result(
         KvDTypeArg::Float32 => "float32",
         KvDTypeArg::Bfloat16 => "bfloat16",
         KvDTypeArg::Float16 => "float16",
+        KvDTypeArg::Int8 => "int8",
     };
     let result = json!({
         "kind": "offline",
