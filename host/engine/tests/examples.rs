@@ -423,3 +423,46 @@ fn waste_is_room_for_tokens_to_come() {
     bench.step(None);
     assert_eq!(bench.engine.stats().kv_cache_waste, 2.0 / 12.0);
 }
+
+/// Gemma 3 270M (18 layers in groups of 3, a window of 512) at 8,192 tokens, in slots of a layer:
+/// what its blocks take, with groups and without.
+#[test]
+fn windows_save_most_of_a_long_contexts_memory() {
+    let most = |kv_groups: Vec<Option<u32>>, layers_per_group: u64| {
+        let mut engine = Engine::new(EngineConfig {
+            num_blocks: 1000,
+            block_size: 16,
+            max_step_tokens: 512,
+            max_prefill_chunk: 512,
+            max_model_len: 8192,
+            kv_groups,
+            ..config()
+        })
+        .unwrap();
+        let request = NewRequest {
+            id: RequestId(0),
+            prompt: vec![1; 8150].into(),
+            n: 1,
+            params: Arc::new(SamplingParams { max_tokens: 42, ..Default::default() }),
+            cache_salt: None,
+            priority: 0,
+            tenant: Tenant::default(),
+        };
+        engine.add(request).unwrap();
+        let (mut most, mut last) = (0, 0);
+        while let Some(plan) = engine.plan() {
+            let wants_token = plan.scheduled[0].wants_logits;
+            last = engine.stats().num_used_blocks;
+            most = most.max(last);
+            let mut results = Vec::new();
+            results.extend(wants_token.then_some(Sampled::Token { token: 5, logprobs: None }));
+            engine.settle(&mut results, &mut Vec::new());
+        }
+        (most * 16 * layers_per_group, last * 16 * layers_per_group)
+    };
+    let uniform = most(vec![None], 18);
+    assert_eq!(uniform, (512 * 16 * 18, 512 * 16 * 18));
+    let hybrid = most([vec![None], vec![Some(512); 5]].concat(), 3);
+    // While the prompt of 510 blocks is computed, then while decoding.
+    assert_eq!(hybrid, ((510 + 5 * 65) * 16 * 3, (512 + 5 * 33) * 16 * 3));
+}
