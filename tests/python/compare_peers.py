@@ -162,7 +162,7 @@ def peer_serve(model, clients, before):
 
 def own_serve(model, clients, before):
     port = free_port()
-    command = program("TENON_BINARY", "tenon") + ["serve", "--model", model]
+    command = program("TENON_BINARY", "tenon") + ["serve", model]
     command += ["--served-model-name", "model", "--threads", THREADS, "--port", str(port)]
     return under_load(command, port, clients, before)
 
