@@ -32,8 +32,8 @@ impl StopCut {
     }
 
     /// Takes more text and gives on what is certain. A stop string that was found is returned, and
-    /// nothing more is given then. Text that is not checked comes before all that is: no stop string
-    /// is found in it.
+    /// nothing more is given then. Text that is not checked comes before all that is: no stop
+    /// string is found in it.
     pub fn push(
         &mut self,
         piece: &Detokenized,

@@ -82,6 +82,15 @@ pub enum PolicyArg {
     Fair,
 }
 
+/// Which evicted blocks a full tier gives up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OffloadPolicyArg {
+    /// The least recently used
+    Lru,
+    /// Recency and frequency, balanced by what is missed
+    Arc,
+}
+
 /// The model and how it runs.
 #[derive(Debug, Clone, Args)]
 pub struct ModelArgs {
@@ -140,6 +149,15 @@ pub struct ModelArgs {
     /// Seconds after which a step that does not end makes the server unhealthy; 0: never
     #[arg(long, value_name = "SECONDS", default_value_t = 120, env = "TENON_STALL_TIMEOUT")]
     pub stall_timeout: u64,
+    /// Keep evicted KV blocks on, up to this size in GiB; in memory, or in `--kv-offload-dir`
+    #[arg(long, value_name = "GIB", env = "TENON_KV_OFFLOADING_SIZE", value_parser = gibibytes)]
+    pub kv_offloading_size: Option<f64>,
+    /// Directory of its own for evicted KV blocks; emptied at start and end
+    #[arg(long, value_name = "DIR", env = "TENON_KV_OFFLOAD_DIR", requires = "kv_offloading_size")]
+    pub kv_offload_dir: Option<PathBuf>,
+    /// Which evicted blocks go when that is full
+    #[arg(long, value_enum, default_value = "lru", env = "TENON_KV_OFFLOAD_POLICY")]
+    pub kv_offload_policy: OffloadPolicyArg,
     /// Do not reuse the keys and values of equal prompt beginnings
     #[arg(long)]
     pub no_enable_prefix_caching: bool,
@@ -302,6 +320,14 @@ pub struct DoctorArgs {
     /// Machine-readable
     #[arg(long)]
     pub json: bool,
+}
+
+/// A size above nothing.
+fn gibibytes(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(size) if size > 0.0 && size <= 65_536.0 => Ok(size),
+        _ => Err("use a size in GiB, above 0 and up to 65536".into()),
+    }
 }
 
 /// A factor that a step may slow down by.

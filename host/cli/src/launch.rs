@@ -11,15 +11,16 @@ use tenon_backend::{Backend, KvDType, PrepareOptions, WeightMode};
 use tenon_chat::template::{ChatTemplate, TemplateTokens};
 use tenon_chat::worker::{Abort, OutputConfig, OutputWorkers};
 use tenon_engine::config::blocks_for;
-use tenon_engine::{EngineConfig, SchedulingPolicy, StepOutput};
+use tenon_engine::{EngineConfig, SchedulingPolicy, StepOutput, TierConfig, TierPolicy};
 use tenon_model::ArchChoice;
 use tenon_runner::handle::RunnerHandle;
 use tenon_runner::load::{LoadOptions, LoadedModel, load_model};
-use tenon_runner::worker::{OutputSink, WorkerConfig, WorkerThread, spawn};
+use tenon_runner::tier::{DiskTier, KvTier, MemoryTier};
+use tenon_runner::worker::{OutputSink, WorkerConfig, WorkerThread, spawn, spawn_with_tier};
 use tenon_scripted::ScriptedBackend;
 use tenon_text::Tokenizer;
 
-use crate::args::{BackendArg, DTypeArg, KvDTypeArg, ModelArgs, PolicyArg};
+use crate::args::{BackendArg, DTypeArg, KvDTypeArg, ModelArgs, OffloadPolicyArg, PolicyArg};
 use crate::doctor::memory_available;
 use crate::script::ScriptFile;
 
@@ -106,7 +107,7 @@ pub fn launch(
     let template = text.template.as_deref().map(|source| template(source, &text.tokenizer));
     let template = template.transpose()?.map(Arc::new);
     let tokenizer = Arc::new(text.tokenizer);
-    let started = start(config, backend, &tokenizer, text.eos, output_workers)?;
+    let started = start(config, backend, &tokenizer, text.eos, (output_workers, tier(args)?))?;
     started.thread.wait_ready()?;
     spinner.finish_and_clear();
     let Started { runner, thread, workers } = started;
@@ -177,6 +178,7 @@ fn prepare_source(
         max_model_len: sizes.max_model_len,
         max_waiting,
         kv_groups: sizes.kv_groups.clone(),
+        tier: sizes.tier,
         prefix_caching: !args.no_enable_prefix_caching,
         hash_key,
         eos_token_ids: source.eos.clone(),
@@ -208,7 +210,7 @@ fn start(
     backend: Box<dyn Backend>,
     tokenizer: &Arc<Tokenizer>,
     eos: Vec<u32>,
-    output_workers: usize,
+    (output_workers, tier): (usize, Option<Box<dyn KvTier>>),
 ) -> Result<Started> {
     let runner_slot: Arc<OnceLock<RunnerHandle>> = Arc::default();
     let for_aborts = runner_slot.clone();
@@ -226,7 +228,7 @@ fn start(
     let on_stuck = Box::new(move |reason: &str| {
         failing.fail_all(&format!("the engine stopped: {reason}"));
     });
-    let (runner, thread) = spawn(config, backend, outputs, on_stuck)?;
+    let (runner, thread) = spawn_with_tier(config, backend, outputs, on_stuck, tier)?;
     let _ = runner_slot.set(runner.clone());
     Ok(Started { runner, thread, workers })
 }
@@ -304,6 +306,7 @@ struct Sizes {
     weights: WeightMode,
     // [num_groups] windows
     kv_groups: Vec<Option<u32>>,
+    tier: Option<TierConfig>,
 }
 
 impl Sizes {
@@ -343,7 +346,7 @@ impl Sizes {
         };
         let (per_token, kv_groups) = match &source.run {
             Run::Model(program) => {
-                let layout = program.kv_layout(!args.disable_hybrid_kv_cache_manager);
+                let layout = program.kv_layout(is_hybrid(args));
                 let windows = layout.groups.iter().map(|g| g.window).collect();
                 (program.kv_bytes_per_slot(kv_dtype, &layout), windows)
             }
@@ -368,12 +371,55 @@ impl Sizes {
         };
         if num_blocks < per_sequence {
             bail!(
-                "one sequence of {max_model_len} tokens needs {per_sequence} KV blocks, there is \
-                 memory for {num_blocks}; lower --max-model-len or raise --kv-cache-memory-bytes"
+                "one sequence of {max_model_len} tokens needs {:.1} MB of KV cache, there is room \
+                 for {:.1} MB; use --max-model-len {}, or raise --kv-cache-memory-bytes",
+                (per_sequence * per_block) as f64 / 1e6,
+                (num_blocks * per_block) as f64 / 1e6,
+                longest(&kv_groups, num_blocks, args, max_model_len),
             );
         }
-        Ok(Sizes { max_model_len, num_blocks, kv_dtype, weights, kv_groups })
+        let tier = args.kv_offloading_size.map(|gib| TierConfig {
+            // As a float it saturates.
+            num_blocks: ((gib * f64::from(1 << 30)) as usize / per_block).max(1),
+            policy: match args.kv_offload_policy {
+                OffloadPolicyArg::Lru => TierPolicy::Lru,
+                OffloadPolicyArg::Arc => TierPolicy::Arc,
+            },
+        });
+        Ok(Sizes { max_model_len, num_blocks, kv_dtype, weights, kv_groups, tier })
     }
+}
+
+/// The longest sequence, below `too_long`, that so many blocks hold.
+fn longest(groups: &[Option<u32>], num_blocks: usize, args: &ModelArgs, too_long: usize) -> usize {
+    let fits = |len: usize| {
+        blocks_for(groups, len, args.block_size, args.max_num_batched_tokens) <= num_blocks
+    };
+    let (mut low, mut high) = (0, too_long);
+    while high - low > 1 {
+        let len = low.midpoint(high);
+        if fits(len) { low = len } else { high = len }
+    }
+    low
+}
+
+/// Windowed layers get block tables of their own. Blocks that go to a tier and come back are those
+/// of one table.
+fn is_hybrid(args: &ModelArgs) -> bool {
+    !args.disable_hybrid_kv_cache_manager && args.kv_offloading_size.is_none()
+}
+
+/// Where evicted blocks are kept on.
+fn tier(args: &ModelArgs) -> Result<Option<Box<dyn KvTier>>> {
+    if args.kv_offloading_size.is_none() {
+        return Ok(None);
+    }
+    Ok(Some(match &args.kv_offload_dir {
+        None => Box::new(MemoryTier::default()),
+        Some(dir) => Box::new(
+            DiskTier::open(dir).with_context(|| format!("--kv-offload-dir `{}`", dir.display()))?,
+        ),
+    }))
 }
 
 fn prepare(args: &ModelArgs, run: Run, sizes: &Sizes) -> Result<Box<dyn Backend>> {
@@ -388,7 +434,7 @@ fn prepare(args: &ModelArgs, run: Run, sizes: &Sizes) -> Result<Box<dyn Backend>
     let options = PrepareOptions {
         weights: sizes.weights,
         kv_dtype: sizes.kv_dtype,
-        hybrid_kv: !args.disable_hybrid_kv_cache_manager,
+        hybrid_kv: is_hybrid(args),
         num_blocks: sizes.num_blocks,
         block_size: args.block_size,
         max_step_tokens: args.max_num_batched_tokens,

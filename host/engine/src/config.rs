@@ -1,6 +1,6 @@
 //! Limits of the engine, checked once at start, and what they mean for a request.
 
-use crate::kv::most_blocks;
+use crate::kv::{TierConfig, most_blocks};
 use crate::params::{MAX_N, ParamError};
 
 /// Who comes first.
@@ -59,6 +59,8 @@ pub struct EngineConfig {
     /// `[num_groups]` window of each KV group, none: it sees everything. All groups share the pool;
     /// models without windows have one group.
     pub kv_groups: Vec<Option<u32>>,
+    /// Where evicted blocks are kept on; only with one KV group.
+    pub tier: Option<TierConfig>,
     /// Reuse full blocks between sequences with the same tokens and salt.
     pub prefix_caching: bool,
     /// Per-process secret of the block hash. Draw it at random: who knows it can forge collisions.
@@ -98,6 +100,11 @@ impl EngineConfig {
             let value = self.kv_groups.len();
             let advice = "use at least one group, and no window of 0".into();
             return Err(ConfigError { field: "kv_groups", value, advice });
+        }
+        if self.tier.is_some_and(|t| t.num_blocks == 0 || self.kv_groups.len() > 1) {
+            let value = self.tier.map_or(0, |t| t.num_blocks);
+            let advice = "use 1 or more blocks, and one KV group".into();
+            return Err(ConfigError { field: "tier", value, advice });
         }
         if self.max_model_len < 2 {
             let advice = "use 2 or more: a prompt token and an output token".into();
@@ -218,6 +225,7 @@ pub(crate) fn test_config() -> EngineConfig {
         max_model_len: 64,
         max_waiting: 64,
         kv_groups: vec![None],
+        tier: None,
         prefix_caching: true,
         hash_key: [7; 16],
         eos_token_ids: vec![0],

@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use crate::config::{ConfigError, EngineConfig, PrefillLimit, SchedulingPolicy};
-use crate::hash::ExtraKey;
+use crate::hash::{BlockHash, ExtraKey};
+use crate::kv::{Tier, Transfer};
 use crate::params::ParamError;
 use crate::plan::{Sampled, Scheduled, StepPlan};
 use crate::pool::BlockId;
@@ -59,6 +60,8 @@ pub struct Engine {
     // Made while the step in flight runs; not handed over yet.
     ahead: StepPlan,
     has_ahead: bool,
+    // The last plan found nothing to run though something is alive.
+    is_stalled: bool,
     next_seq: u64,
 }
 
@@ -74,6 +77,7 @@ impl Engine {
             is_in_flight: false,
             ahead: StepPlan::default(),
             has_ahead: false,
+            is_stalled: false,
             next_seq: 0,
         })
     }
@@ -87,6 +91,7 @@ impl Engine {
     /// when it has computed the prompt, with shares of its blocks.
     pub fn add(&mut self, request: NewRequest) -> Result<(), AddError> {
         self.config.check_request(request.prompt.len(), request.params.max_tokens, request.n)?;
+        self.is_stalled = false;
         let limit = self.config.max_live_seqs();
         if self.scheduler.num_live() + request.n as usize > limit {
             return Err(AddError::QueueFull { limit });
@@ -111,9 +116,12 @@ impl Engine {
             seq.lane = self.scheduler.tenants.arrive(request.tenant);
             if shares && index > 0 {
                 self.scheduler.aside.push(seq);
-            } else {
-                seq.leads_siblings = shares && request.n > 1;
-                self.scheduler.waiting.insert(seq);
+                continue;
+            }
+            seq.leads_siblings = shares && request.n > 1;
+            match self.scheduler.kv.begin_loads(&mut seq) {
+                true => self.scheduler.aside.push(seq),
+                false => self.scheduler.waiting.insert(seq),
             }
         }
         Ok(())
@@ -125,7 +133,40 @@ impl Engine {
         self.scheduler.prefill_limit = limit;
     }
 
-    /// Plans the next step; none when nothing is alive. Each plan is settled before the next.
+    /// What to move between the pool and the tier below it when [`Engine::plan`] planned nothing;
+    /// appended. A plan has its own in [`StepPlan::transfers`].
+    pub fn take_transfers(&mut self, transfers: &mut Vec<Transfer>) {
+        if let Some(tier) = &mut self.scheduler.kv.tier {
+            tier.take_transfers(transfers);
+        }
+    }
+
+    /// A [`Transfer::Load`] ended: the block holds what was asked for, or it could not be had.
+    pub fn loaded(&mut self, block: BlockId, hash: BlockHash, is_ok: bool) {
+        self.is_stalled = false;
+        let Some(id) = self.scheduler.kv.loaded(block, hash, is_ok) else { return };
+        // It may have been aborted meanwhile.
+        if let Some(at) = self.scheduler.aside.iter().position(|seq| seq.id == id) {
+            let seq = self.scheduler.aside.remove(at);
+            self.scheduler.waiting.insert(seq);
+        }
+    }
+
+    /// A [`Transfer::Store`] could not be done.
+    pub fn store_failed(&mut self, hash: BlockHash) {
+        if let Some(tier) = &mut self.scheduler.kv.tier {
+            tier.lost(hash);
+        }
+    }
+
+    /// Something is alive, and the last plan found nothing to run: sequences wait for loads, or for
+    /// blocks that loads hold.
+    pub fn waits_for_loads(&self) -> bool {
+        self.is_stalled && self.scheduler.kv.tier.as_ref().is_some_and(Tier::is_loading)
+    }
+
+    /// Plans the next step; none when nothing is alive or all that is waits for loads. Each plan is
+    /// settled before the next.
     ///
     /// Takes over what [`Engine::plan_ahead`] planned, less what ended meanwhile, and gives what
     /// is left of the budget to others.
@@ -141,11 +182,19 @@ impl Engine {
         self.scheduler.fill(&mut self.plan, Reach::Full);
         if self.plan.scheduled.is_empty() {
             let num_live = self.scheduler.num_live();
-            assert_eq!(num_live, 0, "{num_live} sequences and no progress");
-            self.check_idle();
+            let is_idle = num_live == 0;
+            self.is_stalled = !is_idle;
+            assert!(is_idle || self.waits_for_loads(), "{num_live} sequences and no progress");
+            if is_idle {
+                self.check_idle();
+            }
             return None;
         }
+        self.is_stalled = false;
         self.scheduler.hand_over(&self.plan);
+        if let Some(tier) = &mut self.scheduler.kv.tier {
+            tier.take_transfers(&mut self.plan.transfers);
+        }
         self.is_in_flight = true;
         self.scheduler.stats.count_step(self.plan.num_tokens as u64);
         Some(&self.plan)
@@ -223,7 +272,7 @@ impl Engine {
             self.scheduler.tenants.leave(seq.lane);
         }
         // It lost its first sequence before the prompt was computed.
-        for seq in waiting.iter().filter(|seq| seq.leads_siblings) {
+        for seq in aside.iter().chain(&waiting).filter(|seq| seq.leads_siblings) {
             self.scheduler.promote_sibling(seq.request);
         }
         self.retire();
@@ -248,6 +297,10 @@ impl Engine {
             num_used_blocks: pool.num_used() as u64,
             num_cached_blocks: pool.num_cached() as u64,
             kv_cache_waste: self.scheduler.kv_waste(),
+            num_tier_blocks: kv.tier.as_ref().map_or(0, |tier| tier.len() as u64),
+            num_tier_stores: kv.tier.as_ref().map_or(0, |tier| tier.num_stores),
+            num_tier_loads: kv.tier.as_ref().map_or(0, |tier| tier.num_loads),
+            num_tier_failures: kv.tier.as_ref().map_or(0, |tier| tier.num_failures),
             ..*stats
         }
     }
@@ -265,6 +318,7 @@ impl Engine {
                 held.extend(table.held());
             }
         }
+        held.extend(kv.tier.iter().flat_map(Tier::held));
         assert_eq!(held.len(), kv.pool.num_used(), "a block leaked");
         for seq in running.iter() {
             assert!(seq.row.is_some());
@@ -353,6 +407,10 @@ impl Engine {
 
     fn check_idle(&self) {
         let pool = &self.scheduler.kv.pool;
+        // Loads of sequences that are gone end by themselves.
+        if self.scheduler.kv.tier.as_ref().is_some_and(Tier::is_loading) {
+            return;
+        }
         assert_eq!(pool.num_used(), 0, "idle, and {} blocks are held", pool.num_used());
         assert_eq!(pool.num_available(), pool.num_blocks(), "idle, and blocks are missing");
     }

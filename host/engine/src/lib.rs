@@ -19,6 +19,8 @@ pub mod tenants;
 
 pub use config::{ConfigError, EngineConfig, PrefillLimit, SchedulingPolicy};
 pub use engine::{AddError, Engine, NewRequest};
+pub use hash::BlockHash;
+pub use kv::{TierConfig, TierPolicy, Transfer};
 pub use params::ParamError;
 pub use plan::{Admitted, BlockCopy, Row, Sampled, Scheduled, StepPlan, TableUpdate};
 pub use pool::{BlockId, BlockPool};

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::kv::Transfer;
 use crate::pool::BlockId;
 use crate::request::{RequestId, SamplingParams, TokenLogprobs};
 use crate::sequence::SeqId;
@@ -84,6 +85,8 @@ pub struct StepPlan {
     pub tables: Vec<TableUpdate>,
     /// Flat storage of `TableUpdate::new_blocks`.
     pub new_blocks: Vec<BlockId>,
+    /// Between the pool and the tier below it: to be begun in order, before the copies.
+    pub transfers: Vec<Transfer>,
     /// To be done in order.
     pub block_copies: Vec<BlockCopy>,
     /// Sum of `Scheduled::num_tokens`.
@@ -97,6 +100,7 @@ impl StepPlan {
         self.scheduled.clear();
         self.tables.clear();
         self.new_blocks.clear();
+        self.transfers.clear();
         self.block_copies.clear();
         self.num_tokens = 0;
     }

@@ -113,6 +113,12 @@ impl BlockPool {
 
     /// Takes the first block in eviction order, with ref count 1; evicts the prefix it held.
     pub fn allocate(&mut self) -> Option<BlockId> {
+        self.allocate_evicting().map(|(block, _)| block)
+    }
+
+    /// Like [`BlockPool::allocate`], with the identity of the prefix that was evicted: until
+    /// somebody writes to the block it still holds it.
+    pub fn allocate_evicting(&mut self) -> Option<(BlockId, Option<BlockHash>)> {
         if self.head == NIL {
             return None;
         }
@@ -121,12 +127,13 @@ impl BlockPool {
         let block = &mut self.blocks[id as usize];
         assert_eq!(block.ref_count, 0, "block {id} is on the free list and used");
         block.ref_count = 1;
-        if let Some(hash) = block.hash.take() {
+        let evicted = block.hash.take();
+        if let Some(hash) = evicted {
             let indexed = self.index.remove(&hash);
             assert_eq!(indexed, Some(BlockId(id)), "the index and its block disagree");
             self.num_cached -= 1;
         }
-        Some(BlockId(id))
+        Some((BlockId(id), evicted))
     }
 
     /// Gives up one share. The last one puts the block on the free list: to the end when it holds

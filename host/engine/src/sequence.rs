@@ -43,6 +43,8 @@ pub(crate) struct Sequence {
     pub num_planned: usize,
     /// Output tokens that plans will sample and that are not in `output` yet.
     pub num_planned_samples: u32,
+    /// It looked for its prefix in the tier below the pool.
+    pub has_tried_tier: bool,
     /// The last plan in which it has a share.
     pub step: u64,
     /// Its admission was handed to the runner, which must hear when its row is released.
@@ -95,6 +97,7 @@ impl Sequence {
             num_scored: 0,
             num_planned: 0,
             num_planned_samples: 0,
+            has_tried_tier: false,
             step: 0,
             is_known_to_runner: false,
             num_cached: None,

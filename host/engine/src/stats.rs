@@ -22,6 +22,14 @@ pub struct EngineStats {
     /// Slots of held blocks that hold no token over all slots of held blocks, 0 to 1: room for
     /// tokens to come, and what the block size rounds up.
     pub kv_cache_waste: f64,
+    /// Blocks that the tier below the pool holds.
+    pub num_tier_blocks: u64,
+    /// Evicted blocks that went there.
+    pub num_tier_stores: u64,
+    /// Blocks that came back.
+    pub num_tier_loads: u64,
+    /// Blocks that could not be stored or brought back.
+    pub num_tier_failures: u64,
     /// Prompt tokens looked up in the prefix cache.
     pub prefix_cache_queries: u64,
     /// Prompt tokens found there.

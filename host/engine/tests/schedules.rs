@@ -8,7 +8,8 @@ use device::{Bench, config, expected, scores};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use tenon_engine::{
-    EngineConfig, FinishReason, RequestId, SamplingParams, SchedulingPolicy, Tenant,
+    EngineConfig, FinishReason, RequestId, SamplingParams, SchedulingPolicy, Tenant, TierConfig,
+    TierPolicy,
 };
 
 #[derive(Debug, Clone)]
@@ -91,14 +92,19 @@ fn limits() -> impl Strategy<Value = EngineConfig> {
         1 => Just(SchedulingPolicy::FairShare),
     ];
     let sizes = (1_usize..6, 4_usize..24, groups(), 1_usize..6, 0_usize..20, 1_usize..20);
-    (sizes, 1_usize..9, any::<bool>(), policy).prop_map(
+    let tier =
+        prop::option::of((1_usize..30, prop_oneof![Just(TierPolicy::Lru), Just(TierPolicy::Arc)]));
+    (sizes, 1_usize..9, any::<bool>(), policy, tier).prop_map(
         |(
             (block_size, num_blocks, kv_groups, max_num_seqs, spare, chunk),
             rows,
             prefix_caching,
             policy,
+            tier,
         )| {
+            let tier = tier.filter(|_| kv_groups.len() == 1);
             let config = EngineConfig {
+                tier: tier.map(|(num_blocks, policy)| TierConfig { num_blocks, policy }),
                 policy,
                 block_size,
                 num_blocks: num_blocks * kv_groups.len(),
@@ -123,7 +129,7 @@ struct Run {
     singled_out: Vec<(RequestId, u32)>,
 }
 
-fn play(config: EngineConfig, actions: &[Action], is_ahead: bool) -> Run {
+fn play(config: EngineConfig, actions: &[Action], is_ahead: bool, tier_fault: usize) -> Run {
     let mut run = Run {
         bench: Bench::new(config),
         asks: Vec::new(),
@@ -131,6 +137,7 @@ fn play(config: EngineConfig, actions: &[Action], is_ahead: bool) -> Run {
         singled_out: Vec::new(),
     };
     run.bench.device.is_ahead = is_ahead;
+    run.bench.device.tier_fault = tier_fault;
     for action in actions {
         let pick = |at: u8| match run.asks.len() {
             0 => None,
@@ -223,9 +230,9 @@ fn check(run: &Run) -> Result<(), TestCaseError> {
             prop_assert!(config.prefix_caching || num_cached == 0);
         }
     }
-    // First come, first served.
+    // First come, first served; but who waits for a tier is overtaken.
     let admitted = run.bench.device.admissions.iter().filter(|(_, index)| *index == 0);
-    if config.policy == SchedulingPolicy::Fcfs {
+    if config.policy == SchedulingPolicy::Fcfs && config.tier.is_none() {
         prop_assert!(admitted.is_sorted_by_key(|(request, _)| request));
     }
     let stats = run.bench.engine.stats();
@@ -243,12 +250,56 @@ proptest! {
         limits in limits(),
         actions in prop::collection::vec(action(), 0..60),
         is_ahead in any::<bool>(),
+        tier_fault in 0_usize..4,
     ) {
-        check(&play(limits, &actions, is_ahead))?;
+        check(&play(limits, &actions, is_ahead, tier_fault))?;
     }
 }
 
-/// The property above would hold trivially if nothing ever was preempted, shared or cut.
+/// Limits under which much is evicted and comes again.
+fn tight_limits() -> impl Strategy<Value = EngineConfig> {
+    (limits(), 4_usize..40, any::<bool>()).prop_map(|(config, num_blocks, is_lru)| {
+        let policy = if is_lru { TierPolicy::Lru } else { TierPolicy::Arc };
+        let config = EngineConfig {
+            kv_groups: vec![None],
+            prefix_caching: true,
+            tier: Some(TierConfig { num_blocks, policy }),
+            ..config
+        };
+        EngineConfig { num_blocks: config.blocks_for(39) + 2, ..config }
+    })
+}
+
+/// Long prompts of a few kinds, under one salt.
+fn recurring() -> impl Strategy<Value = Action> {
+    let ask =
+        (0_u32..6, 20_usize..36, 1_u32..6, 1_u32..3).prop_map(|(kind, len, max_tokens, n)| {
+            let prompt = (0..len as u32).map(|i| 1 + (i * 7 + kind * 3) % 20).collect();
+            Ask { prompt, n, max_tokens, wants_scores: false, salt: 0, priority: 0, tenant: 0 }
+        });
+    prop_oneof![
+        4 => ask.prop_map(Action::Add),
+        1 => any::<u8>().prop_map(Action::Abort),
+        1 => any::<u8>().prop_map(Action::AbortInFlight),
+        2 => any::<u8>().prop_map(|at| Action::AbortSequence(at, 0)),
+        12 => Just(Action::Step),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, max_shrink_iters: 2000, ..Default::default() })]
+    #[test]
+    fn blocks_of_a_tier_hold_what_they_held(
+        limits in tight_limits(),
+        actions in prop::collection::vec(recurring(), 20..90),
+        is_ahead in any::<bool>(),
+        tier_fault in 0_usize..6,
+    ) {
+        check(&play(limits, &actions, is_ahead, tier_fault))?;
+    }
+}
+
+/// The properties above would hold trivially if nothing ever was preempted, shared or cut.
 #[test]
 fn the_schedules_reach_what_they_are_about() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
@@ -256,7 +307,7 @@ fn the_schedules_reach_what_they_are_about() {
     for _ in 0..100 {
         let strategy = (limits(), prop::collection::vec(action(), 30..60));
         let (limits, actions) = strategy.new_tree(&mut runner).unwrap().current();
-        let run = play(limits, &actions, false);
+        let run = play(limits, &actions, false, 0);
         let stats = run.bench.engine.stats();
         preempted += usize::from(stats.num_preemptions > 0);
         hits += usize::from(stats.prefix_cache_hits > 0);
@@ -266,4 +317,13 @@ fn the_schedules_reach_what_they_are_about() {
     }
     assert!(preempted > 10 && hits > 20, "{preempted} {hits}");
     assert!(siblings > 50 && copies > 50 && scored > 50, "{siblings} {copies} {scored}");
+    let (mut loads, mut failures) = (0, 0);
+    for _ in 0..50 {
+        let strategy = (tight_limits(), prop::collection::vec(recurring(), 60..90));
+        let (limits, actions) = strategy.new_tree(&mut runner).unwrap().current();
+        let stats = play(limits, &actions, false, 5).bench.engine.stats();
+        loads += stats.num_tier_loads;
+        failures += stats.num_tier_failures;
+    }
+    assert!(loads > 50 && failures > 50, "{loads} {failures}");
 }

@@ -66,6 +66,7 @@ fn time(num_seqs: usize, policy: SchedulingPolicy) -> [f64; 3] {
         max_model_len: 1000,
         max_waiting: num_seqs,
         kv_groups: vec![None],
+        tier: None,
         prefix_caching: true,
         hash_key: [1; 16],
         eos_token_ids: vec![0],

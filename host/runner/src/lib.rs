@@ -8,9 +8,10 @@ mod pace;
 pub mod rows;
 pub mod sampler;
 mod shared;
+pub mod tier;
 mod watchdog;
 pub mod worker;
 
 pub use handle::{GenerateRequest, RunnerHandle, SubmitError};
 pub use watchdog::OnStuck;
-pub use worker::{OutputSink, WorkerConfig, WorkerError, WorkerThread, spawn};
+pub use worker::{OutputSink, WorkerConfig, WorkerError, WorkerThread, spawn, spawn_with_tier};

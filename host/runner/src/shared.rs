@@ -172,7 +172,7 @@ impl Shared {
     }
 }
 
-const NUM_SCALARS: usize = 16;
+const NUM_SCALARS: usize = 20;
 const WASTE: usize = NUM_SCALARS - 1;
 const NUM_BUCKETS: usize = tenon_engine::stats::STEP_TOKEN_BOUNDS.len() + 1;
 const NUM_CELLS: usize = NUM_SCALARS + NUM_BUCKETS;
@@ -194,6 +194,10 @@ fn to_cells(s: &EngineStats) -> [u64; NUM_CELLS] {
         s.num_steps,
         s.num_step_tokens,
         s.num_steps_ahead,
+        s.num_tier_blocks,
+        s.num_tier_stores,
+        s.num_tier_loads,
+        s.num_tier_failures,
         s.kv_cache_waste.to_bits(),
     ];
     let mut cells = [0; NUM_CELLS];
@@ -223,6 +227,10 @@ fn from_cells(cells: [u64; NUM_CELLS]) -> EngineStats {
         num_steps: cells[12],
         num_step_tokens: cells[13],
         num_steps_ahead: cells[14],
+        num_tier_blocks: cells[15],
+        num_tier_stores: cells[16],
+        num_tier_loads: cells[17],
+        num_tier_failures: cells[18],
         step_tokens,
     }
 }

@@ -21,6 +21,7 @@ use crate::pace::Pace;
 use crate::rows::Rows;
 use crate::sampler::Sampler;
 use crate::shared::Shared;
+use crate::tier::{KvTier, TierThread};
 use crate::watchdog::{self, OnStuck};
 
 /// Where each step's outputs go, all at once, on the engine thread: hand them over and return. It
@@ -113,6 +114,17 @@ pub fn spawn(
     outputs: OutputSink,
     on_stuck: OnStuck,
 ) -> Result<(RunnerHandle, WorkerThread), WorkerError> {
+    spawn_with_tier(config, backend, outputs, on_stuck, None)
+}
+
+/// [`spawn`] with a place for evicted KV blocks; [`EngineConfig::tier`] says how many.
+pub fn spawn_with_tier(
+    config: WorkerConfig,
+    backend: Box<dyn Backend>,
+    outputs: OutputSink,
+    on_stuck: OnStuck,
+    tier: Option<Box<dyn KvTier>>,
+) -> Result<(RunnerHandle, WorkerThread), WorkerError> {
     let engine = Engine::new(config.engine.clone())?;
     let shared = Arc::new(Shared::new(config.engine.clone(), config.vocab_size));
     // Bounded by what is sent: submissions by `max_live`, aborts by what callers have open, each of
@@ -132,6 +144,7 @@ pub fn spawn(
         results: Vec::with_capacity(config.engine.max_num_seqs),
         settled: Vec::with_capacity(config.engine.max_num_seqs),
         pace: Pace::new(config.prefill_slowdown),
+        tier: tier.map(TierThread::spawn).transpose()?,
         overlaps: backend.is_async(),
         engine,
         backend,
@@ -171,6 +184,8 @@ struct Worker {
     results: Vec<Sampled>,
     settled: Vec<StepOutput>,
     pace: Pace,
+    // Where evicted blocks are kept on.
+    tier: Option<TierThread>,
     // The backend runs elsewhere: plan the next step meanwhile.
     overlaps: bool,
     backend: Box<dyn Backend>,
@@ -213,6 +228,9 @@ impl Worker {
             }
             self.shared.begin_round();
             self.end_expired();
+            if let Some(tier) = &mut self.tier {
+                tier.end(&mut self.engine, &mut *self.backend)?;
+            }
             self.step()?;
             self.shared.park();
         }
@@ -306,10 +324,16 @@ impl Worker {
 
     /// Plan, forward, sample, settle.
     fn step(&mut self) -> Result<(), BackendError> {
-        let Some(plan) = self.engine.plan() else { return Ok(()) };
+        let Some(plan) = self.engine.plan() else { return self.move_blocks() };
+        if let Some(tier) = &mut self.tier {
+            tier.note(&plan.transfers);
+        }
         self.rows.apply(plan);
         let load = self.rows.load(plan);
         let inputs = self.batch.build(&self.rows, plan);
+        if let Some(tier) = &mut self.tier {
+            tier.begin(&mut self.engine, &mut *self.backend)?;
+        }
         let started = Instant::now();
         let ticket = self.backend.forward(&inputs)?;
         if self.overlaps {
@@ -326,6 +350,14 @@ impl Worker {
         self.engine.limit_prefill(self.pace.limit(num_decodes));
         self.deliver();
         Ok(())
+    }
+
+    /// Begins what goes to the tier below the pool and comes from it.
+    fn move_blocks(&mut self) -> Result<(), BackendError> {
+        match &mut self.tier {
+            Some(tier) => tier.begin(&mut self.engine, &mut *self.backend),
+            None => Ok(()),
+        }
     }
 
     fn warm_up(&mut self) -> Result<(), BackendError> {

@@ -10,10 +10,11 @@ use std::collections::HashSet;
 use std::sync::mpsc::channel;
 use tenon_backend::{Backend, KvDType, PrepareOptions, WeightMode};
 use tenon_cpu::CpuBackend;
-use tenon_engine::{EngineConfig, FinishReason, SamplingParams};
+use tenon_engine::{EngineConfig, FinishReason, SamplingParams, TierConfig, TierPolicy};
 use tenon_model::{TinyArch, TinyModel};
 use tenon_reference::ReferenceBackend;
-use tenon_runner::{GenerateRequest, WorkerConfig, spawn};
+use tenon_runner::tier::{DiskTier, KvTier, MemoryTier};
+use tenon_runner::{GenerateRequest, WorkerConfig, spawn, spawn_with_tier};
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {
@@ -97,6 +98,7 @@ fn roomy() -> EngineConfig {
         max_model_len: 128,
         max_waiting: 100,
         kv_groups: vec![None],
+        tier: None,
         prefix_caching: false,
         hash_key: [1; 16],
         eos_token_ids: vec![TinyModel::EOS],
@@ -297,4 +299,88 @@ fn cpu_llama_in_every_state_of_the_cache() {
 #[test]
 fn cpu_gemma3_in_every_state_of_the_cache() {
     check_cache_modes(Kind::Cpu, TinyArch::Gemma3);
+}
+
+/// Prompts that come again after their blocks were evicted are brought back from the tier, and say
+/// what they said before; so they do when the tier loses and damages blocks.
+#[test]
+fn evicted_blocks_come_back_from_a_tier() {
+    let model = TinyModel::new(TinyArch::Llama, 11);
+    let folder = tempfile::tempdir().unwrap();
+    let tiers: [Box<dyn KvTier>; 3] = [
+        Box::new(MemoryTier::default()),
+        Box::new(DiskTier::open(&folder.path().join("kv")).unwrap()),
+        Box::new(Lossy { tier: MemoryTier::default(), num_calls: 0 }),
+    ];
+    let prompt =
+        |id: u64| -> Vec<u32> { (0..40).map(|i| 40 + (i * 11 + id as u32) % 90).collect() };
+    let request = |id: u64| {
+        let params = SamplingParams {
+            max_tokens: 6,
+            temperature: 0.0,
+            logprobs: Some(2),
+            ignore_eos: true,
+            ..Default::default()
+        };
+        GenerateRequest { params, ..fake::request(id, &prompt(id % 5), 1) }
+    };
+    let alone: Vec<_> =
+        (0..5).map(|id| run(Kind::Cpu, &model, roomy(), &[request(id)]).0.remove(0).1).collect();
+    for (kind, tier) in tiers.into_iter().enumerate() {
+        // The pool holds two of the five prompts.
+        let config = EngineConfig {
+            num_blocks: 14,
+            prefix_caching: true,
+            tier: Some(TierConfig { num_blocks: 100, policy: TierPolicy::Arc }),
+            ..roomy()
+        };
+        let backend = backend(Kind::Cpu, &model, &config);
+        let (sender, outputs) = channel();
+        let sink = Box::new(move |batch: &mut Vec<_>| drop(sender.send(std::mem::take(batch))));
+        let config = WorkerConfig::new(config, TinyModel::VOCAB as u32);
+        let (handle, thread) =
+            spawn_with_tier(config, backend, sink, Box::new(|_| {}), Some(tier)).unwrap();
+        for id in 0..15 {
+            handle.submit(request(id)).unwrap();
+            let heard = hear(&outputs, 1).remove(0).1;
+            assert_eq!(heard, alone[id as usize % 5], "request {id} with tier {kind}");
+        }
+        let stats = handle.stats();
+        assert!(stats.num_tier_stores > 10 && stats.num_tier_loads > 10, "{stats:?}");
+        assert_eq!(stats.num_tier_failures > 0, kind == 2, "{stats:?}");
+        assert!(kind == 2 || stats.prefix_cache_hits >= 10 * 32, "{stats:?}");
+        handle.drain();
+        thread.join().unwrap();
+    }
+    // A tier leaves nothing behind.
+    assert_eq!(std::fs::read_dir(folder.path().join("kv")).unwrap().count(), 0);
+}
+
+/// Every fifth call fails.
+struct Lossy {
+    tier: MemoryTier,
+    num_calls: usize,
+}
+
+impl KvTier for Lossy {
+    fn store(&mut self, key: u128, bytes: &[u8]) -> std::io::Result<()> {
+        self.num_calls += 1;
+        match self.num_calls % 5 {
+            0 => Err(std::io::Error::other("planted")),
+            _ => self.tier.store(key, bytes),
+        }
+    }
+
+    fn load(&mut self, key: u128, bytes: &mut [u8]) -> std::io::Result<()> {
+        self.num_calls += 1;
+        self.tier.load(key, bytes)?;
+        match self.num_calls % 5 {
+            0 => Err(std::io::Error::other("planted")),
+            _ => Ok(()),
+        }
+    }
+
+    fn remove(&mut self, key: u128) {
+        self.tier.remove(key);
+    }
 }

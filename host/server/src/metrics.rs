@@ -99,6 +99,10 @@ pub(crate) struct Metrics {
     waiting_by_reason: Family<Labels, Gauge>,
     kv_cache_usage: FloatGauge,
     kv_cache_waste: FloatGauge,
+    tier_blocks: Gauge,
+    tier_stores: Counter,
+    tier_loads: Counter,
+    tier_failures: Counter,
     cache_config: Family<Labels, Gauge>,
     prefix_queries: Counter,
     prefix_hits: Counter,
@@ -133,6 +137,10 @@ impl Metrics {
             waiting_by_reason: Family::default(),
             kv_cache_usage: FloatGauge::default(),
             kv_cache_waste: FloatGauge::default(),
+            tier_blocks: Gauge::default(),
+            tier_stores: Counter::default(),
+            tier_loads: Counter::default(),
+            tier_failures: Counter::default(),
             cache_config: Family::default(),
             prefix_queries: Counter::default(),
             prefix_hits: Counter::default(),
@@ -173,6 +181,13 @@ impl Metrics {
         r.register("vllm:kv_cache_usage_perc", "Used KV blocks, 1 is all", usage);
         let waste = self.kv_cache_waste.clone();
         r.register("tenon_kv_cache_waste", "Slots of used KV blocks without a token", waste);
+        r.register("tenon_kv_offload_blocks", "Blocks below the pool", self.tier_blocks.clone());
+        let stores = self.tier_stores.clone();
+        r.register("tenon_kv_offload_stores", "Evicted blocks that were kept on", stores);
+        let loads = self.tier_loads.clone();
+        r.register("tenon_kv_offload_loads", "Blocks that were brought back", loads);
+        let failures = self.tier_failures.clone();
+        r.register("tenon_kv_offload_failures", "Blocks that were lost there", failures);
         r.register("vllm:cache_config_info", "The KV cache", self.cache_config.clone());
         let queries = self.prefix_queries.clone();
         r.register("vllm:prefix_cache_queries", "Tokens looked up", queries);
@@ -270,6 +285,7 @@ impl Metrics {
         }
         self.kv_cache_usage.set(stats.kv_cache_usage);
         self.kv_cache_waste.set(stats.kv_cache_waste);
+        self.tier_blocks.set(gauge(stats.num_tier_blocks));
         let config = vec![
             ("block_size", stats.block_size.to_string()),
             ("num_gpu_blocks", stats.num_blocks.to_string()),
@@ -280,6 +296,9 @@ impl Metrics {
             (&self.prefix_queries, stats.prefix_cache_queries),
             (&self.prefix_hits, stats.prefix_cache_hits),
             (&self.num_preemptions, stats.num_preemptions),
+            (&self.tier_stores, stats.num_tier_stores),
+            (&self.tier_loads, stats.num_tier_loads),
+            (&self.tier_failures, stats.num_tier_failures),
             (&self.prompt_tokens, stats.prompt_tokens),
             (&self.generation_tokens, stats.generation_tokens),
         ];
@@ -349,6 +368,10 @@ mod tests {
             prompt_tokens: 7,
             generation_tokens: 3,
             num_step_tokens: 9,
+            num_tier_blocks: 5,
+            num_tier_stores: 9,
+            num_tier_loads: 8,
+            num_tier_failures: 1,
             ..EngineStats::default()
         };
         stats.step_tokens[0] = 2;
@@ -364,6 +387,10 @@ mod tests {
             format!("vllm:prefix_cache_queries_total{{{m}}} 100"),
             format!("vllm:prefix_cache_hits_total{{{m}}} 48"),
             format!("vllm:num_preemptions_total{{{m}}} 0"),
+            format!("tenon_kv_offload_blocks{{{m}}} 5"),
+            format!("tenon_kv_offload_stores_total{{{m}}} 9"),
+            format!("tenon_kv_offload_loads_total{{{m}}} 8"),
+            format!("tenon_kv_offload_failures_total{{{m}}} 1"),
             format!("vllm:prompt_tokens_total{{{m}}} 7"),
             format!("vllm:generation_tokens_total{{{m}}} 3"),
             format!("vllm:request_success_total{{{m},finished_reason=\"stop\"}} 1"),

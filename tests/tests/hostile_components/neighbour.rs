@@ -80,6 +80,7 @@ impl Server {
             max_model_len: NUM_TOKENS + 64,
             max_waiting: 16,
             kv_groups: vec![None],
+            tier: None,
             prefix_caching: true,
             hash_key: [7; 16],
             eos_token_ids: vec![eos],

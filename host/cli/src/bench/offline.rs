@@ -17,7 +17,7 @@ use super::args::OfflineArgs;
 use super::prompts::Rng;
 use super::summary::{median, percentile, sorted};
 use super::{machine, print_row};
-use crate::args::{BackendArg, DTypeArg, KvDTypeArg, ModelArgs, PolicyArg};
+use crate::args::{BackendArg, DTypeArg, KvDTypeArg, ModelArgs, OffloadPolicyArg, PolicyArg};
 use crate::launch::{LaunchedEngine, launch_engine};
 
 /// Longest wait for a step; a slower one is taken for a hang.
@@ -103,6 +103,9 @@ fn model_args(args: &OfflineArgs) -> ModelArgs {
         block_size: BLOCK_SIZE,
         kv_cache_memory_bytes: None,
         disable_hybrid_kv_cache_manager: false,
+        kv_offloading_size: None,
+        kv_offload_dir: None,
+        kv_offload_policy: OffloadPolicyArg::Lru,
         max_num_seqs: args.batch,
         max_num_batched_tokens: args.max_num_batched_tokens,
         no_enable_prefix_caching: false,

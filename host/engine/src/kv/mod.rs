@@ -4,11 +4,16 @@
 //! block pool and the block hashes. A sequence has one block table per KV group; all groups draw
 //! from one pool. It knows no queue and no plan beyond the tables that it updates.
 
+mod policy;
 mod prefix;
 mod table;
+mod tier;
 mod window;
 
+pub use policy::TierPolicy;
 pub(crate) use table::BlockTable;
+pub(crate) use tier::Tier;
+pub use tier::{TierConfig, Transfer};
 pub(crate) use window::most_blocks;
 use window::num_passed;
 
@@ -26,6 +31,8 @@ const WATERMARK_DIVISOR: usize = 100;
 pub(crate) struct KvManager {
     pub pool: BlockPool,
     pub hasher: BlockHasher,
+    /// Where evicted blocks go; none: they are gone.
+    pub tier: Option<Tier>,
     block_size: usize,
     // [num_groups] windows
     groups: Vec<Option<u32>>,
@@ -40,6 +47,7 @@ impl KvManager {
         KvManager {
             pool: BlockPool::new(config.num_blocks),
             hasher: BlockHasher::new(config.hash_key),
+            tier: config.tier.map(Tier::new),
             block_size: config.block_size,
             groups: config.kv_groups.clone(),
             max_step_tokens: config.max_step_tokens,
@@ -242,7 +250,11 @@ impl KvManager {
     }
 
     fn allocate(&mut self) -> BlockId {
-        self.pool.allocate().expect("the pool has that many")
+        let (block, evicted) = self.pool.allocate_evicting().expect("the pool has that many");
+        if let (Some(tier), Some(hash)) = (&mut self.tier, evicted) {
+            tier.evicted(block, hash);
+        }
+        block
     }
 
     fn num_passed(&self, group: usize, num_computed: usize) -> usize {

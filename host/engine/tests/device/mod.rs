@@ -3,13 +3,14 @@
 //! order or count stops the test; the output is a hash of the context.
 #![allow(dead_code)] // each test crate uses its part
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use tenon_engine::{
-    BlockId, Engine, EngineConfig, FinishReason, Logprob, NewRequest, PrefillLimit, RequestId,
-    Sampled, SamplingParams, SchedulingPolicy, StepOutput, StepPlan, Tenant, TokenLogprobs,
+    BlockHash, BlockId, Engine, EngineConfig, FinishReason, Logprob, NewRequest, PrefillLimit,
+    RequestId, Sampled, SamplingParams, SchedulingPolicy, StepOutput, StepPlan, Tenant,
+    TokenLogprobs, Transfer,
 };
 
 /// Tokens are below; 0 ends a sequence.
@@ -27,6 +28,7 @@ pub fn config() -> EngineConfig {
         max_model_len: 40,
         max_waiting: 200,
         kv_groups: vec![None],
+        tier: None,
         prefix_caching: true,
         hash_key: [3; 16],
         eos_token_ids: vec![0],
@@ -107,6 +109,13 @@ pub struct Device {
     pub num_tokens: HashMap<RequestId, usize>,
     /// Blocks that were copied.
     pub num_copies: usize,
+    /// What the tier holds.
+    tier: HashMap<BlockHash, Vec<Option<u64>>>,
+    /// Loads that were begun, oldest first.
+    pub loads: VecDeque<(BlockId, BlockHash)>,
+    /// Every so many-th store and load fails; 0: none.
+    pub tier_fault: usize,
+    num_moves: usize,
 }
 
 impl Device {
@@ -123,7 +132,53 @@ impl Device {
             is_ahead: false,
             num_tokens: HashMap::new(),
             num_copies: 0,
+            tier: HashMap::new(),
+            loads: VecDeque::new(),
+            tier_fault: 0,
+            num_moves: 0,
         }
+    }
+
+    fn move_fails(&mut self) -> bool {
+        self.num_moves += 1;
+        self.tier_fault > 0 && self.num_moves % self.tier_fault == 0
+    }
+
+    fn slots_of(&mut self, block: BlockId) -> &mut [Option<u64>] {
+        &mut self.slots[block.0 as usize * self.block_size..][..self.block_size]
+    }
+
+    /// Begins what is to be moved; the stores that failed.
+    pub fn transfer(&mut self, transfers: &[Transfer]) -> Vec<BlockHash> {
+        let mut failed = Vec::new();
+        for &transfer in transfers {
+            match transfer {
+                Transfer::Store { hash, .. } if self.move_fails() => failed.push(hash),
+                Transfer::Store { block, hash } => {
+                    let slots = self.slots_of(block).to_vec();
+                    assert!(slots.iter().all(Option::is_some), "a block with holes is stored");
+                    self.tier.insert(hash, slots);
+                }
+                Transfer::Load { block, hash } => {
+                    self.slots_of(block).fill(None);
+                    self.loads.push_back((block, hash));
+                }
+                Transfer::Remove { hash } => drop(self.tier.remove(&hash)),
+            }
+        }
+        failed
+    }
+
+    /// Ends the oldest load; whether it brought the block.
+    fn end_load(&mut self) -> Option<(BlockId, BlockHash, bool)> {
+        let (block, hash) = self.loads.pop_front()?;
+        if self.move_fails() {
+            return Some((block, hash, false));
+        }
+        // A store of it may have failed behind the load's begin.
+        let Some(slots) = self.tier.get(&hash).cloned() else { return Some((block, hash, false)) };
+        self.slots_of(block).copy_from_slice(&slots);
+        Some((block, hash, true))
     }
 
     /// Runs a plan and checks that it is one that a device can run.
@@ -380,11 +435,33 @@ impl Bench {
         let config = self.engine.config().clone();
         let stats = self.engine.stats();
         let num_live = stats.num_requests_running + stats.num_requests_waiting;
-        let Some(plan) = self.engine.plan() else { return false };
+        // One load ends per step, or all that nobody can go on without.
+        let mut num_ends = 1;
+        if self.engine.waits_for_loads() {
+            num_ends = self.device.loads.len().max(1);
+        }
+        for _ in 0..num_ends {
+            if let Some((block, hash, is_ok)) = self.device.end_load() {
+                self.engine.loaded(block, hash, is_ok);
+                self.engine.check();
+            }
+        }
+        let Some(plan) = self.engine.plan() else {
+            let mut transfers = Vec::new();
+            self.engine.take_transfers(&mut transfers);
+            for hash in self.device.transfer(&transfers) {
+                self.engine.store_failed(hash);
+            }
+            return !self.device.loads.is_empty();
+        };
         let num_admitted = plan.admitted.len();
+        let failed = self.device.transfer(&plan.transfers);
         let mut results = self.device.run(plan, &config, num_live as usize);
         if !self.device.is_ahead && self.engine.stats().num_preemptions > stats.num_preemptions {
             assert_eq!(num_admitted, 0, "admission in a step that preempted");
+        }
+        for hash in failed {
+            self.engine.store_failed(hash);
         }
         // Aborts fall on either side of the plan ahead, by the parity of the id.
         let mut outputs = Vec::new();

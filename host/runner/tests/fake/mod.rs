@@ -30,6 +30,7 @@ pub fn config() -> EngineConfig {
         max_model_len: 64,
         max_waiting: 100,
         kv_groups: vec![None],
+        tier: None,
         prefix_caching: true,
         hash_key: [5; 16],
         eos_token_ids: vec![0],

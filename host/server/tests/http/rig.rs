@@ -80,6 +80,7 @@ impl Setup {
             max_model_len: self.max_model_len,
             max_waiting: self.max_waiting,
             kv_groups: vec![None],
+            tier: None,
             prefix_caching: true,
             hash_key: [7; 16],
             eos_token_ids: vec![eos],
