@@ -72,11 +72,17 @@ class Bench(unittest.TestCase):
             target = ["--url", server.url, "--model", "scripted", "--vocab-size", 256]
             load = ["--num-prompts", 6, "--concurrency", 2]
             load += ["--input-len", 48, "--output-len", OUTPUT_LEN, "--shared-prefix-len", 32]
-            done = bench("serve", *target, *load, "--json", saved, "--html", page)
+            done = bench("serve", *target, *load, "--json", saved, "--html", page,
+                         "--goodput", "ttft:100000", f"tpot:{STEP_MS / 10}")  # fmt: skip
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn("Output token throughput (tok/s)", done.stdout)
             self.check_result(json.loads(saved.read_text()))
             self.check_page(page.read_text())
+            good = self.folder / "good.json"
+            bench("serve", *target, *load, "--json", good, "--goodput", "e2el:100000")
+            result = json.loads(good.read_text())
+            self.assertEqual(result["request_goodput"], result["request_throughput"])
+            self.fails("--goodput", "serve", *target, *load, "--goodput", "itl:3")
             open_loop = bench("serve", *target, *load, "--request-rate", 50)
             self.assertEqual(open_loop.returncode, 0, open_loop.stderr)
             self.fails("server answered 404", "serve", *target[:2], "--model", "other", *load)
@@ -97,6 +103,8 @@ class Bench(unittest.TestCase):
         least = STEP_MS * OUTPUT_LEN / 1000 * 3
         self.assertGreater(result["duration"], least)
         self.assertAlmostEqual(result["request_throughput"], 6 / result["duration"])
+        # Nobody's tokens come faster than the steps.
+        self.assertEqual(result["request_goodput"], 0)
 
     def check_page(self, page):
         drawings = re.findall(r"<svg.*?</svg>", page, re.S)

@@ -79,6 +79,9 @@ pub fn open(path: &Path, arch: Option<&ArchChoice>) -> Result<OpenedModel, Model
     if path.is_dir() {
         return open_checkpoint(path, arch);
     }
+    if !path.exists() {
+        return Err(missing(path));
+    }
     open_gguf(Gguf::open(path)?, arch)
 }
 
@@ -97,6 +100,20 @@ pub fn open_gguf(gguf: Gguf, arch: Option<&ArchChoice>) -> Result<OpenedModel, M
     let config = ModelConfig::from_gguf(&spec, &gguf)?;
     let program = lower(&spec.name, &spec, Format::Gguf, &config, &gguf.store)?;
     Ok(OpenedModel { program, config, arch: spec.name, container: Container::Gguf(gguf) })
+}
+
+/// Nothing is there: what may have been meant.
+fn missing(path: &Path) -> ModelError {
+    let text = path.display().to_string();
+    let is_hub_name = !path.is_absolute() && text.matches('/').count() == 1;
+    let problem = match is_hub_name {
+        true => {
+            "no such file or directory; if this is a model's name on a hub: models are read offline, \
+             from a path, so fetch it first"
+        }
+        false => "no such file or directory; give a GGUF file or a directory of safetensors",
+    };
+    ModelError::unsupported(&text, problem)
 }
 
 fn open_checkpoint(dir: &Path, arch: Option<&ArchChoice>) -> Result<OpenedModel, ModelError> {

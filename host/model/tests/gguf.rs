@@ -254,7 +254,7 @@ fn other_versions_are_refused_by_number() {
         assert!(found.contains(wanted), "{found}");
     }
     let found = read(b"PK\x03\x04 and so on".to_vec()).unwrap_err().to_string();
-    assert!(found.contains("not with `GGUF`"), "{found}");
+    assert!(found.contains("does not begin with `GGUF`"), "{found}");
 }
 
 #[test]

@@ -7,6 +7,8 @@ use clap::{Args, Subcommand};
 
 use crate::args::{DTypeArg, KvDTypeArg, between};
 
+use super::goodput::Objective;
+
 /// `tenon bench …`.
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
@@ -89,6 +91,9 @@ pub struct ServeBenchArgs {
     /// The token ids of prompts are below this
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = between(2, 1 << 31))]
     pub vocab_size: usize,
+    /// Count the requests that meet these, per second: `ttft:MS`, `tpot:MS`, `e2el:MS`
+    #[arg(long, value_name = "OBJECTIVE", num_args = 1.., value_parser = Objective::parse)]
+    pub goodput: Vec<Objective>,
     /// Same seed, same prompts and arrivals
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
@@ -150,6 +155,7 @@ mod tests {
             (&serve, "--request-rate", "NaN"),
             (&serve, "--input-len", "0"),
             (&serve, "--vocab-size", "1"),
+            (&serve, "--goodput", "itl:5"),
             (&compare, "--tolerance", "NaN"),
             (&compare, "--tolerance", "inf"),
         ] {

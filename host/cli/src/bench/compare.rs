@@ -19,6 +19,7 @@ const HIGHER: &[&str] = &[
     "output_throughput",
     "prefill_tok_per_s",
     "request_throughput",
+    "request_goodput",
     "total_token_throughput",
 ];
 

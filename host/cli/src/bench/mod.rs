@@ -4,6 +4,7 @@
 mod args;
 mod chart;
 mod compare;
+mod goodput;
 mod html;
 mod load;
 mod machine;

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::args::ServeBenchArgs;
 use super::stream::{Target, Timing};
 use super::summary::add_latency;
-use super::{html, load, machine, print_row};
+use super::{goodput, html, load, machine, print_row};
 
 /// What the table calls the JSON's keys.
 const LABELS: &[(&str, &str)] = &[
@@ -21,6 +21,7 @@ const LABELS: &[(&str, &str)] = &[
     ("total_input_tokens", "Total input tokens"),
     ("total_output_tokens", "Total generated tokens"),
     ("request_throughput", "Request throughput (req/s)"),
+    ("request_goodput", "Request goodput (req/s)"),
     ("output_throughput", "Output token throughput (tok/s)"),
     ("max_output_tokens_per_s", "Peak output throughput (tok/s)"),
     ("max_concurrent_requests", "Peak concurrent requests"),
@@ -144,6 +145,7 @@ fn result(args: &ServeBenchArgs, outcome: &load::Outcome, series: &Series) -> Ma
             "shared_prefix_len": args.shared_prefix_len,
             "vocab_size": args.vocab_size,
             "seed": args.seed,
+            "goodput": args.goodput.iter().map(|o| format!("{o:?}")).collect::<Vec<_>>(),
         }),
     );
     result.insert("machine".into(), machine::describe());
@@ -161,6 +163,10 @@ fn result(args: &ServeBenchArgs, outcome: &load::Outcome, series: &Series) -> Ma
     ] {
         result.insert(key.to_owned(), value);
     }
+    if !args.goodput.is_empty() {
+        let num_good = goodput::num_good(timings, &args.goodput) as f64;
+        result.insert("request_goodput".into(), json!(num_good / duration));
+    }
     for (name, values) in [
         ("ttft", &series.ttft_ms),
         ("tpot", &series.tpot_ms),
@@ -175,7 +181,9 @@ fn result(args: &ServeBenchArgs, outcome: &load::Outcome, series: &Series) -> Ma
 /// Label and value of each figure, as people read them.
 fn rows(result: &Map<String, Value>) -> Vec<(String, f64)> {
     let value = |key: &str| result.get(key).and_then(Value::as_f64).unwrap_or(0.0);
-    let totals = LABELS.iter().map(|(key, label)| ((*label).to_owned(), value(key)));
+    // Goodput is there if it was asked for.
+    let labels = LABELS.iter().filter(|(key, _)| result.contains_key(*key));
+    let totals = labels.map(|(key, label)| ((*label).to_owned(), value(key)));
     let latencies = LATENCIES.iter().flat_map(|(key, label)| {
         [("mean", "Mean"), ("median", "Median"), ("p99", "P99")].map(|(part, word)| {
             (format!("{word} {label} (ms)"), value(&format!("{part}_{key}_ms")))

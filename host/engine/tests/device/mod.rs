@@ -141,7 +141,7 @@ impl Device {
 
     fn move_fails(&mut self) -> bool {
         self.num_moves += 1;
-        self.tier_fault > 0 && self.num_moves % self.tier_fault == 0
+        self.tier_fault > 0 && self.num_moves.is_multiple_of(self.tier_fault)
     }
 
     fn slots_of(&mut self, block: BlockId) -> &mut [Option<u64>] {

@@ -140,7 +140,8 @@ fn check_version(file: &str, cursor: &mut Cursor<'_>) -> Result<(), ModelError> 
     let malformed = |problem| ModelError::Malformed { file: file.into(), format: "GGUF", problem };
     let magic = cursor.u32("magic").map_err(malformed)?;
     if magic != u32::from_le_bytes(*b"GGUF") {
-        return Err(malformed(format!("it starts with {magic:#010x}, not with `GGUF`")));
+        let problem = "it does not begin with `GGUF`, and is not a directory of safetensors";
+        return Err(malformed(format!("{problem} (first bytes {magic:#010x})")));
     }
     let version = cursor.u32("version").map_err(malformed)?;
     match version {

@@ -5,6 +5,8 @@
 //! not there is skipped with a line that says so, except the demo model, which tests always have.
 #![allow(clippy::unwrap_used)]
 
+mod perplexity;
+
 use std::path::PathBuf;
 
 use serde_json::Value;
@@ -183,7 +185,7 @@ fn check_file(backend: &mut dyn Backend, file: &Value, num_steps: usize, toleran
 #[test]
 fn oracle_agrees_with_the_exact_demo_model() {
     let Some(model) = load(SMOLLM2) else { return };
-    let file = cases(include_str!("../cases/reference/smollm2_f32deq.json"));
+    let file = cases(include_str!("../../cases/reference/smollm2_f32deq.json"));
     let options = options(WeightMode::Float32, KvDType::F32);
     let mut backend = ReferenceBackend::prepare(model.program, &options).unwrap();
     let prompt = &file["prompts"][0];
@@ -224,17 +226,17 @@ fn cpu_native(model: &str, file: &str) {
 
 #[test]
 fn cpu_in_f32_agrees_with_exact_smollm2() {
-    cpu_exact(SMOLLM2, include_str!("../cases/reference/smollm2_f32deq.json"));
+    cpu_exact(SMOLLM2, include_str!("../../cases/reference/smollm2_f32deq.json"));
 }
 
 #[test]
 fn cpu_in_f32_agrees_with_exact_gemma3() {
-    cpu_exact(GEMMA3, include_str!("../cases/reference/gemma3_270m_f32deq.json"));
+    cpu_exact(GEMMA3, include_str!("../../cases/reference/gemma3_270m_f32deq.json"));
 }
 
 #[test]
 fn cpu_in_f32_agrees_with_exact_qwen2() {
-    cpu_exact(QWEN, include_str!("../cases/reference/qwen25coder_0.5b_f32deq.json"));
+    cpu_exact(QWEN, include_str!("../../cases/reference/qwen25coder_0.5b_f32deq.json"));
 }
 
 #[test]
@@ -258,17 +260,17 @@ fn cpu_with_rounded_kv_stays_near_exact_qwen2() {
 
 #[test]
 fn cpu_native_agrees_with_native_smollm2() {
-    cpu_native(SMOLLM2, include_str!("../cases/reference/smollm2.json"));
+    cpu_native(SMOLLM2, include_str!("../../cases/reference/smollm2.json"));
 }
 
 #[test]
 fn cpu_native_agrees_with_native_gemma3() {
-    cpu_native(GEMMA3, include_str!("../cases/reference/gemma3_270m.json"));
+    cpu_native(GEMMA3, include_str!("../../cases/reference/gemma3_270m.json"));
 }
 
 #[test]
 fn cpu_native_agrees_with_native_qwen2() {
-    cpu_native(QWEN, include_str!("../cases/reference/qwen25coder_0.5b.json"));
+    cpu_native(QWEN, include_str!("../../cases/reference/qwen25coder_0.5b.json"));
 }
 
 /// Prompts and hard texts (scripts, blanks, digits, specials) as the other engine tokenized them.
@@ -294,17 +296,17 @@ fn check_tokenizer(model: &str, file: &str) {
 
 #[test]
 fn tokenizer_of_smollm2_is_exact() {
-    check_tokenizer(SMOLLM2, include_str!("../cases/reference/smollm2_f32deq.json"));
+    check_tokenizer(SMOLLM2, include_str!("../../cases/reference/smollm2_f32deq.json"));
 }
 
 #[test]
 fn tokenizer_of_gemma3_is_exact() {
-    check_tokenizer(GEMMA3, include_str!("../cases/reference/gemma3_270m_f32deq.json"));
+    check_tokenizer(GEMMA3, include_str!("../../cases/reference/gemma3_270m_f32deq.json"));
 }
 
 #[test]
 fn tokenizer_of_qwen2_is_exact() {
-    check_tokenizer(QWEN, include_str!("../cases/reference/qwen25coder_0.5b_f32deq.json"));
+    check_tokenizer(QWEN, include_str!("../../cases/reference/qwen25coder_0.5b_f32deq.json"));
 }
 
 #[test]
