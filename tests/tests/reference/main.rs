@@ -241,20 +241,20 @@ fn cpu_in_f32_agrees_with_exact_qwen2() {
 
 #[test]
 fn cpu_with_rounded_kv_stays_near_exact_smollm2() {
-    let file = include_str!("../cases/reference/smollm2_f32deq.json");
+    let file = include_str!("../../cases/reference/smollm2_f32deq.json");
     cpu_rounded_kv(SMOLLM2, file, &[KvDType::BF16, KvDType::F16, KvDType::Int8]);
 }
 
 #[test]
 fn cpu_with_rounded_kv_stays_near_exact_gemma3() {
-    let file = include_str!("../cases/reference/gemma3_270m_f32deq.json");
+    let file = include_str!("../../cases/reference/gemma3_270m_f32deq.json");
     cpu_rounded_kv(GEMMA3, file, &[KvDType::BF16, KvDType::F16, KvDType::Int8]);
 }
 
 #[test]
 fn cpu_with_rounded_kv_stays_near_exact_qwen2() {
     // A few dims of its keys are very large: 8 bits move log-probabilities by 0.5.
-    let file = include_str!("../cases/reference/qwen25coder_0.5b_f32deq.json");
+    let file = include_str!("../../cases/reference/qwen25coder_0.5b_f32deq.json");
     cpu_rounded_kv(QWEN, file, &[KvDType::BF16, KvDType::F16]);
 }
 
