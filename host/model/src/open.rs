@@ -108,8 +108,8 @@ fn missing(path: &Path) -> ModelError {
     let is_hub_name = !path.is_absolute() && text.matches('/').count() == 1;
     let problem = match is_hub_name {
         true => {
-            "no such file or directory; if this is a model's name on a hub: models are read offline, \
-             from a path, so fetch it first"
+            "no such file or directory; if this is a model's name on a hub: models are read \
+             offline, from a path, so fetch it first"
         }
         false => "no such file or directory; give a GGUF file or a directory of safetensors",
     };
