@@ -50,7 +50,7 @@ fn encoded_as(program: &Program, dtype: DType) -> (Program, usize) {
             matrices.extend(parts.iter().map(|part| part.weight.0 as usize));
         }
     }
-    matrices.retain(|&at| program.weights[at].cols % dtype.block_len() == 0);
+    matrices.retain(|&at| program.weights[at].cols.is_multiple_of(dtype.block_len()));
     matrices.sort_unstable();
     matrices.dedup();
     for &at in &matrices {
