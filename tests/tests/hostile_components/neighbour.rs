@@ -127,16 +127,7 @@ impl Server {
             ..SamplingParams::default()
         };
         let prompt: Arc<[u32]> = Arc::from([1u32, 2, 3].as_slice());
-        let request = GenerateRequest {
-            id,
-            prompt,
-            n: 1,
-            params,
-            cache_salt: None,
-            priority: 0,
-            tenant: Default::default(),
-            deadline: None,
-        };
+        let request = GenerateRequest::new(id, prompt, params);
         self.runner.submit(request).unwrap();
         received
     }
