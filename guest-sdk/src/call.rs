@@ -35,6 +35,9 @@ pub struct Opened<'a> {
     pub marker: &'static str,
     /// The request.
     pub request: &'a RequestInfo,
+    /// What all markers of this stream carry in front of their `>`, such as `:opensource`; empty:
+    /// nothing. Only where the family is [`suffixed`](crate::Family::suffixed).
+    pub suffix: &'a str,
 }
 
 /// Where a reader puts what it finds.
@@ -67,6 +70,11 @@ impl Call<'_> {
         self.0.events.push(Event::ToolArgs(ToolArgs { index, text: text.into() }));
     }
 
+    /// Text that stands inside the call's markup and is none of it: content.
+    pub fn stray(&mut self, text: &str) {
+        self.0.stray.push_str(text);
+    }
+
     /// The call is whole.
     pub fn end(&mut self) {
         if self.0.is_open {
@@ -82,6 +90,8 @@ pub(crate) struct Output {
     pub events: Vec<Event>,
     pub num_calls: u32,
     is_open: bool,
+    /// What readers found that is content; the engine takes it behind each read.
+    pub stray: String,
 }
 
 /// A state of [`Output`] to go back to.

@@ -9,10 +9,11 @@ use std::collections::VecDeque;
 
 use crate::call::Output;
 use crate::lanes::{ContentLane, ReasoningLane, split_tail};
-use crate::markers::{Found, Kind, Marker, MarkerSet};
+use crate::markers::{Found, Kind, Marker, Suffix};
+use crate::rules::Rules;
 use crate::{
-    Call, CallFormat, CallReader, Channel, Family, FinishReason, Opened, Place, Reply, RequestInfo,
-    Session, Special, Step, Style, ToolChoice, is_blank,
+    AtCall, Call, CallReader, Channel, Family, FinishReason, Place, Reply, RequestInfo, Section,
+    Session, Special, Step, is_blank,
 };
 
 /// One stream of a declared family.
@@ -27,11 +28,20 @@ pub struct Engine {
     tokens: VecDeque<(u64, u32)>,
     /// A reasoning marker came as a token: its fellows must, too.
     reasoning_is_tokens: bool,
+    suffix: Suffix,
     state: State,
+    /// The wrapper around calls that is open.
+    section: Option<&'static Section>,
+    /// A call stands inside open reasoning, which goes on behind it.
+    reasoning_waits: bool,
     /// Only blanks since the message start or since markup.
     at_boundary: bool,
-    /// Only blanks since the message start.
+    /// Only blanks since the message start or the end of reasoning.
     at_start: bool,
+    /// The blanks that come next belong to the marker in front of them.
+    drops_blanks: bool,
+    /// The answer's wrapper was opened; it is opened once.
+    frame_was_opened: bool,
     /// Trailing bytes in front of `position` that a lane holds.
     num_blanks: usize,
     content: ContentLane,
@@ -39,81 +49,33 @@ pub struct Engine {
     out: Output,
 }
 
-/// What counts in this stream; fixed when it opens.
-struct Rules {
-    request: RequestInfo,
-    calls: Option<&'static CallFormat>,
-    /// Calls that end reasoning and are content.
-    quoted: Option<&'static CallFormat>,
-    in_content: MarkerSet,
-    in_reasoning: MarkerSet,
-    behind_call: MarkerSet,
-}
-
 enum State {
     Content,
     Reasoning,
+    /// Behind a section's opener, before the first call in it.
+    Opening(Held),
+    /// Behind a frame's closer, which is one if nothing but blanks or a call follows.
+    FrameEnd(Held),
     Call(Attempt),
-    /// Behind a call whose closer has not come.
+    /// Behind a call whose closer, or whose section's closer, has not come.
     BehindCall,
+}
+
+/// Markup that becomes text again if what must follow does not.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    /// Where it begins in the buffer.
+    start: usize,
+    /// Bytes that are text for certain if it fails.
+    marker_len: usize,
+    in_reasoning: bool,
+    section: Option<&'static Section>,
 }
 
 struct Attempt {
     reader: Box<dyn CallReader>,
-    /// Where its opener begins in the buffer.
-    start: usize,
-    /// Bytes that are text for certain if it fails.
-    opener_len: usize,
-    in_reasoning: bool,
+    held: Held,
     is_committed: bool,
-}
-
-impl Rules {
-    fn new(family: &'static Family, request: RequestInfo) -> (Self, Option<&'static Style>) {
-        let has_tools = request.tool_choice != ToolChoice::None && !is_empty_list(&request.tools);
-        let calls = family.calls.filter(|_| has_tools);
-        let quoted = family.quoted_calls.filter(|_| has_tools);
-        let wanted = request.reasoning_style.as_deref();
-        let style =
-            wanted.and_then(|name| family.reasoning.iter().find(|style| style.is_called(name)));
-        let openers = calls.map_or(&[][..], |calls| calls.openers);
-        let begin = style.map_or(&[][..], |style| style.openers);
-        let end = style.map_or(&[][..], |style| style.closers);
-        let ends_at_call = style.is_some_and(|style| style.ends_at_call);
-        let ending = calls.or(quoted).filter(|_| ends_at_call);
-        let rules = Rules {
-            in_content: MarkerSet::new(&[
-                (Kind::CallOpener, openers),
-                (Kind::CallStart, calls.map_or(&[], |calls| calls.bare)),
-                (Kind::ReasoningOpener, begin),
-                (Kind::ReasoningCloser, end),
-            ]),
-            in_reasoning: MarkerSet::new(&[
-                (Kind::CallOpener, ending.map_or(&[], |calls| calls.openers)),
-                (Kind::ReasoningOpener, begin),
-                (Kind::ReasoningCloser, end),
-            ]),
-            behind_call: MarkerSet::new(&[
-                (Kind::CallCloser, calls.map_or(&[], |calls| calls.closers)),
-                (Kind::CallOpener, openers),
-                (Kind::CallStart, calls.map_or(&[], |calls| calls.again)),
-                (Kind::ReasoningOpener, begin),
-            ]),
-            request,
-            calls,
-            quoted,
-        };
-        (rules, style)
-    }
-
-    fn place(&self) -> Place {
-        self.calls.map_or(Place::Anywhere, |calls| calls.place)
-    }
-
-    fn reader(&self, marker: &'static str) -> Option<Box<dyn CallReader>> {
-        let calls = self.calls.or(self.quoted)?;
-        Some((calls.reader)(&Opened { marker, request: &self.request }))
-    }
 }
 
 impl Engine {
@@ -128,9 +90,14 @@ impl Engine {
             base: 0,
             tokens: VecDeque::new(),
             reasoning_is_tokens: false,
+            suffix: if family.suffixed { Suffix::Unknown } else { Suffix::Never },
             state: State::Content,
+            section: None,
+            reasoning_waits: false,
             at_boundary: true,
             at_start: true,
+            drops_blanks: false,
+            frame_was_opened: false,
             num_blanks: 0,
             content: ContentLane::default(),
             reasoning: ReasoningLane::default(),
@@ -146,19 +113,18 @@ impl Engine {
         engine
     }
 
-    /// The prompt ends with a call's opener.
+    /// The prompt ends with a call's opener, or with that of the wrapper around calls.
     fn open_in_prompt(&mut self) {
-        let marker = self.rules.calls.and_then(|calls| calls.openers.first()).copied();
-        if let Some(reader) = marker.and_then(|marker| self.rules.reader(marker)) {
-            self.content.markup();
-            self.at_start = false;
-            self.state = State::Call(Attempt {
-                reader,
-                start: 0,
-                opener_len: 0,
-                in_reasoning: false,
-                is_committed: false,
-            });
+        let Some(calls) = self.rules.calls else { return };
+        let held = Held { start: 0, marker_len: 0, in_reasoning: false, section: None };
+        self.content.markup();
+        self.at_start = false;
+        if let Some(section) = calls.sections.first() {
+            self.state = State::Opening(Held { section: Some(section), ..held });
+        } else if let Some(marker) = calls.openers.first()
+            && let Some(reader) = self.rules.reader(marker, "")
+        {
+            self.state = State::Call(Attempt { reader, held, is_committed: false });
         }
     }
 
@@ -167,29 +133,49 @@ impl Engine {
         while match self.state {
             State::Content => self.read_content(end),
             State::Reasoning => self.read_reasoning(end),
+            State::Opening(held) => self.read_opening(held, end),
+            State::FrameEnd(held) => self.read_frame_end(held, end),
             State::Call(_) => self.read_call(end),
             State::BehindCall => self.read_behind_call(end),
         } {}
     }
 
+    /// Blanks that belong to the marker in front of them.
+    fn drop_blanks(&mut self) {
+        if self.drops_blanks {
+            self.position += first_non_blank(&self.buffer[self.position..]);
+            self.drops_blanks = self.position == self.buffer.len();
+        }
+    }
+
     fn read_content(&mut self, end: bool) -> bool {
+        self.drop_blanks();
         let text = &self.buffer[self.position..];
         let first = first_non_blank(text);
         let is_anywhere = self.rules.place() == Place::Anywhere;
-        let found = self.rules.in_content.find(text, end, |at, marker| {
-            self.is_token_if_needed(at, marker)
+        let set = match self.section {
+            Some(_) => &self.rules.in_section,
+            None => &self.rules.in_content,
+        };
+        let found = set.find(text, end, &self.suffix, |at, marker, len| {
+            self.is_token_if_needed(at, marker, len)
                 && match marker.kind {
-                    Kind::CallOpener if is_anywhere => true,
-                    Kind::ReasoningOpener => self.at_boundary && at == first,
+                    Kind::SectionOpener | Kind::CallOpener if is_anywhere => true,
+                    Kind::SectionCloser | Kind::FrameCloser | Kind::Control => true,
+                    Kind::FrameOpener => !self.frame_was_opened && self.at_boundary && at == first,
+                    Kind::ReasoningOpener if self.rules.counts_anywhere(marker.text) => true,
+                    Kind::ReasoningOpener if !self.rules.has_phrases => {
+                        self.at_boundary && at == first
+                    }
                     _ => self.at_start && at == first,
                 }
         });
         match found {
             Found::Nothing => self.say_content(self.buffer.len()),
             Found::Hold(at) => self.say_content(self.position + at),
-            Found::Marker(at, marker) => {
+            Found::Marker(at, marker, len) => {
                 self.say_content(self.position + at);
-                self.take(marker, false);
+                self.take(marker, len, false);
                 return true;
             }
         }
@@ -197,23 +183,78 @@ impl Engine {
     }
 
     fn read_reasoning(&mut self, end: bool) -> bool {
+        self.drop_blanks();
         let text = &self.buffer[self.position..];
         let first = first_non_blank(text);
-        let found = self.rules.in_reasoning.find(text, end, |at, marker| {
-            self.is_token_if_needed(at, marker)
+        let found = self.rules.in_reasoning.find(text, end, &self.suffix, |at, marker, len| {
+            self.is_token_if_needed(at, marker, len)
                 && (marker.kind != Kind::ReasoningOpener
                     || (self.reasoning.is_fresh() && at == first))
         });
         match found {
             Found::Nothing => self.say_reasoning(self.buffer.len()),
             Found::Hold(at) => self.say_reasoning(self.position + at),
-            Found::Marker(at, marker) => {
+            Found::Marker(at, marker, len) => {
                 self.say_reasoning(self.position + at);
-                self.take(marker, true);
+                self.take(marker, len, true);
                 return true;
             }
         }
         false
+    }
+
+    /// Behind a section's opener: blanks, and then its first call, or its closer (U5).
+    fn read_opening(&mut self, held: Held, end: bool) -> bool {
+        self.position += first_non_blank(&self.buffer[self.position..]);
+        let text = &self.buffer[self.position..];
+        if text.is_empty() && !end {
+            return false;
+        }
+        match self.rules.in_opening.find_here(text, end, &self.suffix, |_, _, _| true) {
+            Found::Hold(_) => return false,
+            Found::Marker(_, marker, len) if marker.kind == Kind::SectionCloser => {
+                let is_own = held.section.is_some_and(|own| own.closer == marker.text);
+                let is_text = held.section.is_none_or(|section| section.empty_is_text);
+                if !is_own || is_text || held.in_reasoning {
+                    self.give_back(held);
+                } else {
+                    self.suffix.learn(marker.text, text, len);
+                    self.position += len;
+                    self.markup();
+                    self.state = State::Content;
+                }
+            }
+            Found::Marker(_, marker, len) => self.try_call(marker, len, held),
+            Found::Nothing => self.give_back(held),
+        }
+        true
+    }
+
+    /// Behind the closer of the answer's wrapper (U17).
+    fn read_frame_end(&mut self, held: Held, end: bool) -> bool {
+        self.position += first_non_blank(&self.buffer[self.position..]);
+        let text = &self.buffer[self.position..];
+        if text.is_empty() && !end {
+            return false;
+        }
+        let counts = |at, marker, len| self.is_token_if_needed(at, marker, len);
+        match self.rules.behind_frame.find_here(text, end, &self.suffix, counts) {
+            _ if text.is_empty() => {
+                self.markup();
+                self.state = State::Content;
+            }
+            Found::Hold(_) => return false,
+            Found::Marker(_, marker, len) if marker.kind == Kind::CallOpener => {
+                self.try_call(marker, len, held);
+            }
+            Found::Marker(_, marker, len) if marker.kind == Kind::SectionOpener => {
+                self.position += len;
+                let section = self.rules.section(marker.text);
+                self.state = State::Opening(Held { section, ..held });
+            }
+            _ => self.give_back(held),
+        }
+        true
     }
 
     /// Blanks, separators and the closer behind a call are framing (U23).
@@ -227,45 +268,98 @@ impl Engine {
         if text.is_empty() {
             return false;
         }
-        let counts = |at, marker| self.is_token_if_needed(at, marker);
-        match self.rules.behind_call.find_here(text, end, counts) {
+        let has_bare_openers = self.rules.calls.is_none_or(|calls| calls.has_bare_openers());
+        let found = self.rules.behind_call.find_here(text, end, &self.suffix, |at, marker, len| {
+            let counts = match marker.kind {
+                Kind::CallOpener => has_bare_openers || self.section.is_some(),
+                Kind::ReasoningOpener => !self.reasoning_waits,
+                _ => true,
+            };
+            counts && self.is_token_if_needed(at, marker, len)
+        });
+        match found {
             Found::Hold(_) => return false,
-            Found::Marker(_, marker) => self.take(marker, false),
-            Found::Nothing => self.state = State::Content,
+            Found::Marker(_, marker, len) => {
+                let in_reasoning = self.reasoning_waits;
+                self.take(marker, len, in_reasoning);
+            }
+            Found::Nothing => self.resume(),
         }
         true
     }
 
+    /// Back to the text that calls stand in.
+    fn resume(&mut self) {
+        let waits = std::mem::take(&mut self.reasoning_waits);
+        self.state = if waits { State::Reasoning } else { State::Content };
+    }
+
     /// Acts on a marker that stands at `position`.
-    fn take(&mut self, marker: Marker, in_reasoning: bool) {
+    fn take(&mut self, marker: Marker, len: usize, in_reasoning: bool) {
         let start = self.position;
-        let len = marker.text.len();
-        if matches!(marker.kind, Kind::CallOpener | Kind::CallStart) {
-            let Some(reader) = self.rules.reader(marker.text) else { return };
-            let is_opener = marker.kind == Kind::CallOpener;
-            self.position += if is_opener { len } else { 0 };
-            self.state = State::Call(Attempt {
-                reader,
-                start,
-                opener_len: if is_opener { len } else { first_char_len(marker.text) },
-                in_reasoning,
-                is_committed: false,
-            });
-            return;
+        let held = Held { start, marker_len: len, in_reasoning, section: None };
+        match marker.kind {
+            Kind::CallOpener | Kind::CallStart => return self.try_call(marker, len, held),
+            Kind::SectionOpener => {
+                self.position += len;
+                let section = self.rules.section(marker.text);
+                self.state = State::Opening(Held { section, ..held });
+                return;
+            }
+            Kind::FrameCloser => {
+                self.position += len;
+                self.state = State::FrameEnd(held);
+                return;
+            }
+            _ => {}
         }
-        if marker.kind != Kind::CallCloser && self.has_token(start, len) {
+        if matches!(marker.kind, Kind::ReasoningOpener | Kind::ReasoningCloser)
+            && self.has_token(start, len)
+        {
             self.reasoning_is_tokens = true;
         }
+        self.suffix.learn(marker.text, &self.buffer[start..], len);
         self.position += len;
         self.markup();
-        self.state = match marker.kind {
-            Kind::ReasoningOpener => State::Reasoning,
-            Kind::ReasoningCloser => {
+        match marker.kind {
+            Kind::ReasoningOpener => self.state = State::Reasoning,
+            Kind::ReasoningCloser | Kind::Control => {
                 self.reasoning.close();
-                State::Content
+                self.at_start = true;
+                self.state = State::Content;
             }
-            _ => State::Content,
+            Kind::FrameOpener => {
+                self.frame_was_opened = true;
+                self.state = State::Content;
+            }
+            Kind::SectionCloser => {
+                self.section = None;
+                self.resume();
+            }
+            _ if self.section.is_none() => self.resume(),
+            _ => self.state = State::BehindCall,
+        }
+        let is_reasoning = matches!(marker.kind, Kind::ReasoningOpener | Kind::ReasoningCloser);
+        self.drops_blanks = is_reasoning && self.rules.has_phrases;
+    }
+
+    /// A call's opener stands at `position`; `held` goes back with it if it is none.
+    fn try_call(&mut self, marker: Marker, len: usize, held: Held) {
+        let text = &self.buffer[self.position..];
+        let mut suffix = self.suffix.clone();
+        suffix.learn(marker.text, text, len);
+        let Some(reader) = self.rules.reader(marker.text, suffix.text()) else {
+            return self.give_back(held);
         };
+        let mut held = held;
+        if marker.kind == Kind::CallStart {
+            if held.start == self.position {
+                held.marker_len = first_char_len(marker.text);
+            }
+        } else {
+            self.position += len;
+        }
+        self.state = State::Call(Attempt { reader, held, is_committed: false });
     }
 
     fn read_call(&mut self, end: bool) -> bool {
@@ -280,18 +374,35 @@ impl Engine {
                 return self.quote();
             }
             attempt.is_committed = true;
-            if attempt.in_reasoning {
-                self.reasoning.close();
-            }
-            self.markup();
+            let held = attempt.held;
+            self.commit(held);
+        }
+        if !self.out.stray.is_empty() {
+            let stray = std::mem::take(&mut self.out.stray);
+            self.content.text(&stray, &mut self.out);
         }
         self.settle_call(step, text_len, end)
+    }
+
+    fn commit(&mut self, held: Held) {
+        if held.in_reasoning {
+            match self.rules.at_call {
+                AtCall::GoesOn => self.reasoning_waits = true,
+                _ => self.reasoning.close(),
+            }
+        }
+        if let Some(section) = held.section {
+            self.section = Some(section);
+            let text = &self.buffer[held.start..];
+            self.suffix.learn(section.opener, text, held.marker_len);
+        }
+        self.markup();
     }
 
     /// The call exists, so reasoning ends; what it says is content from its opener on.
     fn quote(&mut self) -> bool {
         if let State::Call(attempt) = std::mem::replace(&mut self.state, State::Content) {
-            self.position = attempt.start;
+            self.position = attempt.held.start;
         }
         self.reasoning.close();
         self.markup();
@@ -300,9 +411,9 @@ impl Engine {
 
     fn settle_call(&mut self, step: Step, text_len: usize, end: bool) -> bool {
         let State::Call(attempt) = &self.state else { return false };
-        let is_committed = attempt.is_committed;
+        let (is_committed, held) = (attempt.is_committed, attempt.held);
         // Empty framing must be framing of the content, and must not be empty itself.
-        let is_framing = |len: usize| !attempt.in_reasoning && self.position + len > attempt.start;
+        let is_framing = |len: usize| !held.in_reasoning && self.position + len > held.start;
         match step {
             Step::More(len) if !end => {
                 self.position += len.min(text_len);
@@ -316,27 +427,33 @@ impl Engine {
             Step::Done(len) | Step::Closed(len) if is_committed || is_framing(len) => {
                 let is_closed = matches!(step, Step::Closed(_));
                 self.position += len.min(text_len);
+                if !is_committed && held.section.is_some() {
+                    self.section = held.section;
+                }
                 self.markup();
-                self.state = if is_closed { State::Content } else { State::BehindCall };
+                if is_closed && self.section.is_none() {
+                    self.resume();
+                } else {
+                    self.state = State::BehindCall;
+                }
             }
             Step::Fail if is_committed => self.state = State::BehindCall,
-            _ => self.fail(),
+            _ => self.give_back(held),
         }
         true
     }
 
-    /// What was held goes back to its channel; scanning goes on behind the opener (U6).
-    fn fail(&mut self) {
-        let State::Call(attempt) = std::mem::replace(&mut self.state, State::Content) else {
-            return;
-        };
-        self.position = attempt.start;
-        let opener_end = attempt.start + attempt.opener_len;
-        if attempt.in_reasoning {
+    /// What was held goes back to its channel; scanning goes on behind its marker (U6).
+    fn give_back(&mut self, held: Held) {
+        self.position = held.start;
+        let marker_end = held.start + held.marker_len;
+        if held.in_reasoning {
+            self.reasoning_waits = false;
             self.state = State::Reasoning;
-            self.say_reasoning(opener_end);
+            self.say_reasoning(marker_end);
         } else {
-            self.say_content(opener_end);
+            self.state = State::Content;
+            self.say_content(marker_end);
         }
     }
 
@@ -371,16 +488,17 @@ impl Engine {
         self.num_blanks = 0;
     }
 
-    /// Strict markers (U21): a call's opener counts only as a token, a reasoning marker too, once
-    /// one of them came so. `at` is an offset from `position`.
-    fn is_token_if_needed(&self, at: usize, marker: Marker) -> bool {
+    /// Strict markers (U21): a call's outermost opener counts only as a token, a reasoning marker
+    /// too, once one of them came so. `at` is an offset from `position`.
+    fn is_token_if_needed(&self, at: usize, marker: Marker, len: usize) -> bool {
         let needs_token = match marker.kind {
-            Kind::CallOpener => true,
+            Kind::SectionOpener => true,
+            Kind::CallOpener => self.section.is_none(),
             Kind::ReasoningOpener | Kind::ReasoningCloser => self.reasoning_is_tokens,
-            Kind::CallStart | Kind::CallCloser => false,
+            _ => false,
         };
         !(self.rules.request.strict_markers && needs_token)
-            || self.has_token(self.position + at, marker.text.len())
+            || self.has_token(self.position + at, len)
     }
 
     fn has_token(&self, start: usize, len: usize) -> bool {
@@ -392,21 +510,24 @@ impl Engine {
     /// Forgets what is decided and answers.
     fn reply(&mut self) -> Reply {
         let keep_from = match &self.state {
-            State::Call(attempt) if !attempt.is_committed => attempt.start,
+            State::Opening(held) | State::FrameEnd(held) => held.start,
+            State::Call(attempt) if !attempt.is_committed => attempt.held.start,
             _ => self.position,
         };
         self.buffer.drain(..keep_from);
         self.position -= keep_from;
         self.base += keep_from as u64;
-        if let State::Call(attempt) = &mut self.state {
-            attempt.start = 0;
+        if let State::Opening(held) | State::FrameEnd(held) | State::Call(Attempt { held, .. }) =
+            &mut self.state
+        {
+            held.start = 0;
         }
         while self.tokens.front().is_some_and(|(start, _)| *start < self.base) {
             self.tokens.pop_front();
         }
         let held = self.buffer.len() + self.num_blanks;
         let watch = match self.state {
-            _ if held > 0 || self.at_boundary => None,
+            _ if held > 0 || self.at_boundary || self.section.is_some() => None,
             State::Content if self.content.is_settled() => Some(Channel::Content),
             State::Reasoning if self.reasoning.is_settled() => Some(Channel::Reasoning),
             _ => None,
@@ -442,9 +563,4 @@ fn first_non_blank(text: &str) -> usize {
 
 fn first_char_len(text: &str) -> usize {
     text.chars().next().map_or(0, char::len_utf8)
-}
-
-/// Is it `[]`, blanks aside, or nothing at all?
-fn is_empty_list(tools: &str) -> bool {
-    tools.bytes().filter(|byte| !is_blank(*byte)).all(|byte| matches!(byte, b'[' | b']'))
 }

@@ -1,7 +1,7 @@
 //! What a family is, as data: its names, its reasoning styles, how a call opens and who reads it.
 //! The descriptor, with its triggers, is derived from it, so that the two cannot disagree.
 
-use crate::style::{Style, owned};
+use crate::style::{AtCall, Style, owned};
 use crate::{CallReader, Channel, Descriptor, Evidence, Opened, Trigger};
 
 /// A format for the engine. Start from [`Family::named`].
@@ -19,6 +19,13 @@ pub struct Family {
     pub reasoning: &'static [Style],
     /// How calls are written; none: no calls.
     pub calls: Option<&'static CallFormat>,
+    /// Wrappers around the answer that are dropped.
+    pub frames: &'static [Frame],
+    /// Do all markers that end in `>` share a suffix in front of it, such as `:opensource`? The
+    /// first marker that is seen says which.
+    pub suffixed: bool,
+    /// Further added tokens whose text must reach the parser: those inside of a call.
+    pub inner_tokens: &'static [&'static str],
     /// Calls that end reasoning (in a style that says so) but are not read: they are content, for
     /// another to read. For a family without `calls`.
     pub quoted_calls: Option<&'static CallFormat>,
@@ -35,10 +42,38 @@ pub enum Place {
     MessageStart,
 }
 
-/// How calls are written.
+/// A wrapper around the answer (U17).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Frame {
+    /// Begins it.
+    pub opener: &'static str,
+    /// Ends it.
+    pub closer: &'static str,
+    /// Control tokens count wherever they stand, and such an opener ends open reasoning in a style
+    /// whose calls do. If not: the opener counts at a boundary, the closer where nothing but blanks
+    /// or a call follows.
+    pub is_control: bool,
+}
+
+/// A wrapper around calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Section {
+    /// Begins it.
+    pub opener: &'static str,
+    /// Ends it.
+    pub closer: &'static str,
+    /// An empty one is text: it is the wrapper of one call. If not, it is dropped (U5).
+    pub empty_is_text: bool,
+}
+
+/// How calls are written. Start from [`CallFormat::new`].
 #[derive(Debug, Clone, Copy)]
 pub struct CallFormat {
-    /// Markers that open a call. In strict mode they count only as tokens.
+    /// Wrappers around calls; with any of them [`openers`](Self::openers) count inside only.
+    pub sections: &'static [Section],
+    /// With sections: do openers count outside, too, where the wrapper was forgotten?
+    pub openers_count_bare: bool,
+    /// Markers that open a call. In strict mode they count only as tokens or in a section.
     pub openers: &'static [&'static str],
     /// Where they count.
     pub place: Place,
@@ -66,6 +101,48 @@ pub struct Rule {
     pub vocabulary_has: &'static [&'static str],
 }
 
+impl CallFormat {
+    /// Calls that begin with one of `openers` anywhere, each read by `reader`.
+    pub const fn new(
+        openers: &'static [&'static str],
+        reader: fn(&Opened<'_>) -> Box<dyn CallReader>,
+    ) -> Self {
+        CallFormat {
+            sections: &[],
+            openers_count_bare: false,
+            openers,
+            place: Place::Anywhere,
+            bare: &[],
+            again: &[],
+            closers: &[],
+            separators: "",
+            reader,
+        }
+    }
+
+    /// Do openers count outside of a section?
+    pub(crate) fn has_bare_openers(&self) -> bool {
+        self.sections.is_empty() || self.openers_count_bare
+    }
+
+    /// What begins a call, or the wrapper around calls, in running text.
+    fn outer_openers(&self) -> Vec<&'static str> {
+        let mut openers: Vec<_> = self.sections.iter().map(|section| section.opener).collect();
+        if self.has_bare_openers() {
+            openers.extend(self.openers);
+        }
+        openers
+    }
+
+    /// What has to be a token each for strict markers: the first spelling of the outer opener.
+    fn strict_openers(&self) -> Vec<&'static str> {
+        match self.sections.first() {
+            Some(section) => vec![section.opener],
+            None => self.openers.to_vec(),
+        }
+    }
+}
+
 impl Family {
     /// A family that finds nothing; fill in what it has with `..Family::named(…)`.
     pub const fn named(name: &'static str, version: &'static str, summary: &'static str) -> Self {
@@ -76,6 +153,9 @@ impl Family {
             aliases: &[],
             reasoning: &[],
             calls: None,
+            frames: &[],
+            suffixed: false,
+            inner_tokens: &[],
             quoted_calls: None,
             evidence: &[],
         }
@@ -83,15 +163,21 @@ impl Family {
 
     /// What the host is told.
     pub fn descriptor(&self) -> Descriptor {
-        let openers = self.calls.map_or(&[][..], |calls| calls.openers);
-        let closers = self.calls.map_or(&[][..], |calls| calls.closers);
-        let mut added_tokens = owned(openers);
-        added_tokens.extend(owned(self.quoted_calls.map_or(&[], |calls| calls.openers)));
-        added_tokens.extend(owned(closers));
-        for style in self.reasoning {
-            added_tokens.extend(owned(style.openers));
-            added_tokens.extend(owned(style.closers));
+        let mut added = Vec::new();
+        for calls in [self.calls, self.quoted_calls].into_iter().flatten() {
+            for section in calls.sections {
+                added.extend([section.opener, section.closer]);
+            }
+            added.extend(calls.openers);
+            added.extend(calls.closers);
         }
+        for style in self.reasoning {
+            added.extend(style.openers.iter().chain(style.anywhere).chain(style.closers));
+        }
+        for frame in self.frames {
+            added.extend([frame.opener, frame.closer]);
+        }
+        added.extend(self.inner_tokens);
         Descriptor {
             name: self.name.into(),
             version: self.version.into(),
@@ -99,8 +185,8 @@ impl Family {
             aliases: owned(self.aliases),
             tools: self.calls.is_some(),
             reasoning_styles: self.reasoning.iter().map(Style::record).collect(),
-            added_tokens: distinct(added_tokens),
-            openers: owned(openers),
+            added_tokens: owned(&distinct(added)),
+            openers: self.calls.map_or(Vec::new(), |calls| owned(&calls.strict_openers())),
             triggers: self.triggers(),
             evidence: self.evidence.iter().map(Rule::record).collect(),
         }
@@ -110,18 +196,38 @@ impl Family {
     /// only there.
     fn triggers(&self) -> Vec<Trigger> {
         let anywhere = match self.calls {
-            Some(calls) if calls.place == Place::Anywhere => calls.openers,
-            _ => &[],
+            Some(calls) if calls.place == Place::Anywhere => calls.outer_openers(),
+            _ => Vec::new(),
         };
-        let mut triggers = vec![Trigger { channel: Channel::Content, texts: owned(anywhere) }];
-        if !self.reasoning.is_empty() {
-            let mut texts: Vec<String> =
-                self.reasoning.iter().flat_map(|style| owned(style.closers)).collect();
-            if self.reasoning.iter().any(|style| style.ends_at_call) {
-                texts.extend(owned(anywhere));
-                texts.extend(owned(self.quoted_calls.map_or(&[], |calls| calls.openers)));
+        let mut in_content = anywhere.clone();
+        let mut in_reasoning = Vec::new();
+        for style in self.reasoning {
+            in_content.extend(style.anywhere);
+            in_reasoning.extend(style.closers);
+            if style.at_call != AtCall::Quoted {
+                in_reasoning.extend(&anywhere);
+                in_reasoning.extend(self.quoted_calls.map_or(&[][..], |calls| calls.openers));
+                let controls = self.frames.iter().filter(|frame| frame.is_control);
+                in_reasoning.extend(controls.map(|frame| frame.opener));
             }
-            triggers.push(Trigger { channel: Channel::Reasoning, texts: distinct(texts) });
+        }
+        for frame in self.frames {
+            in_content.push(frame.closer);
+            if frame.is_control {
+                in_content.push(frame.opener);
+            }
+        }
+        let record = |channel, texts| {
+            let cut = |text: &&'static str| match text.strip_suffix('>') {
+                Some(text) if self.suffixed => text,
+                _ => *text,
+            };
+            let texts: Vec<_> = distinct(texts).iter().map(cut).collect();
+            Trigger { channel, texts: owned(&texts) }
+        };
+        let mut triggers = vec![record(Channel::Content, in_content)];
+        if !self.reasoning.is_empty() {
+            triggers.push(record(Channel::Reasoning, in_reasoning));
         }
         triggers
     }
@@ -147,11 +253,11 @@ impl Rule {
     }
 }
 
-fn distinct(mut texts: Vec<String>) -> Vec<String> {
+fn distinct(mut texts: Vec<&'static str>) -> Vec<&'static str> {
     let mut seen = Vec::new();
     texts.retain(|text| {
         !seen.contains(text) && {
-            seen.push(text.clone());
+            seen.push(*text);
             true
         }
     });

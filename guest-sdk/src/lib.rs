@@ -17,14 +17,15 @@ pub mod json;
 mod lanes;
 mod markers;
 mod parser;
+mod rules;
 pub mod style;
 
 pub use call::{Call, CallReader, Opened, Step};
 pub use engine::Engine;
 pub use envelope::{Envelope, EnvelopeRules, MissingArguments};
-pub use family::{CallFormat, Family, Place, Rule};
+pub use family::{CallFormat, Family, Frame, Place, Rule, Section};
 pub use parser::{Declared, Parser, Session};
-pub use style::Style;
+pub use style::{AtCall, Style};
 
 pub use bindings::exports::tenon::extension::output_parser::{
     Channel, Descriptor, Event, Evidence, FinishReason, Grammar, ModelInfo, ReasoningStyle, Reply,

@@ -2,7 +2,7 @@
 
 use tenon_guest::harness::{Folded, Stream, any_cut};
 use tenon_guest::{
-    CallFormat, Channel, Declared, Envelope, EnvelopeRules, Family, FinishReason, Parser, Place,
+    CallFormat, Channel, Declared, Envelope, EnvelopeRules, Family, FinishReason, Parser,
     RequestInfo, Rule, Session, ToolChoice, style,
 };
 
@@ -12,13 +12,12 @@ impl Declared for Tags {
     const FAMILY: &'static Family = &Family {
         reasoning: &[style::QWEN3, style::DEEPSEEK_R1],
         calls: Some(&CallFormat {
-            openers: &["<c>"],
-            place: Place::Anywhere,
-            bare: &[],
             again: &["{"],
             closers: &["</c>"],
             separators: ",;]",
-            reader: |_| Box::new(Envelope::new(EnvelopeRules::behind_marker("</c>"))),
+            ..CallFormat::new(&["<c>"], |_| {
+                Box::new(Envelope::new(EnvelopeRules::behind_marker("</c>")))
+            })
         }),
         evidence: &[Rule::template(&["<c>"], &[])],
         ..Family::named("tags", "0.1.0", "a family for tests")

@@ -2,7 +2,7 @@
 //! `%% call NAME`, then `KEY = VALUE` with JSON values, then `%% end`.
 
 use tenon_guest::{
-    Call, CallFormat, CallReader, Declared, Family, Place, Rule, Step, export_parser, json, style,
+    Call, CallFormat, CallReader, Declared, Family, Rule, Step, export_parser, json, style,
 };
 
 /// The format.
@@ -11,15 +11,7 @@ pub struct Acme;
 impl Declared for Acme {
     const FAMILY: &'static Family = &Family {
         reasoning: &[style::QWEN3],
-        calls: Some(&CallFormat {
-            openers: &["%% call "],
-            place: Place::Anywhere,
-            reader: |_| Box::new(Lines::default()),
-            bare: &[],
-            again: &[],
-            closers: &[],
-            separators: "",
-        }),
+        calls: Some(&CallFormat::new(&["%% call "], |_| Box::new(Lines::default()))),
         evidence: &[Rule::template(&["%% call "], &[])],
         ..Family::named("acme", "0.1.0", "calls as blocks of KEY = VALUE lines")
     };

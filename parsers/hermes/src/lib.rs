@@ -2,7 +2,7 @@
 //! The closer is optional once the object is whole; a list of objects is read, too.
 
 use tenon_guest::{
-    CallFormat, Declared, Envelope, EnvelopeRules, Family, Place, Rule, export_parser, style,
+    CallFormat, Declared, Envelope, EnvelopeRules, Family, Rule, export_parser, style,
 };
 
 /// The format.
@@ -13,13 +13,12 @@ impl Declared for Hermes {
         aliases: &["qwen", "qwen25"],
         reasoning: &[style::QWEN3, style::DEEPSEEK_R1],
         calls: Some(&CallFormat {
-            openers: &["<tool_call>"],
-            place: Place::Anywhere,
-            bare: &[],
             again: &["{"],
             closers: &["</tool_call>"],
             separators: ",;]",
-            reader: |_| Box::new(Envelope::new(EnvelopeRules::behind_marker("</tool_call>"))),
+            ..CallFormat::new(&["<tool_call>"], |_| {
+                Box::new(Envelope::new(EnvelopeRules::behind_marker("</tool_call>")))
+            })
         }),
         evidence: &[
             Rule::template(&["<tool_call>", "<tools>"], &["<function="]),

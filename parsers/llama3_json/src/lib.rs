@@ -19,16 +19,14 @@ impl Declared for Llama3Json {
     const FAMILY: &'static Family = &Family {
         aliases: &["llama4_json", "llama3"],
         calls: Some(&CallFormat {
-            openers: &[TAG],
             place: Place::MessageStart,
             bare: &["{"],
             again: &["{"],
-            closers: &[],
             separators: ",;]",
-            reader: |opened| match opened.marker {
+            ..CallFormat::new(&[TAG], |opened| match opened.marker {
                 TAG => Box::new(Tagged(None)),
                 _ => Box::new(Envelope::new(EnvelopeRules::bare())),
-            },
+            })
         }),
         evidence: &[
             Rule::template(&[TAG], &["<tool_call>"]),

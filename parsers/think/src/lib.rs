@@ -2,7 +2,7 @@
 //! hermes call ends the reasoning of the style `qwen3`, and is content.
 
 use tenon_guest::{
-    CallFormat, Declared, Envelope, EnvelopeRules, Family, Place, Rule, export_parser, style,
+    CallFormat, Declared, Envelope, EnvelopeRules, Family, Rule, export_parser, style,
 };
 
 /// Openers of call formats that other parsers read.
@@ -23,13 +23,9 @@ impl Declared for Think {
     const FAMILY: &'static Family = &Family {
         reasoning: &[style::QWEN3, style::DEEPSEEK_R1],
         quoted_calls: Some(&CallFormat {
-            openers: &["<tool_call>"],
-            place: Place::Anywhere,
-            bare: &[],
-            again: &[],
-            closers: &[],
-            separators: "",
-            reader: |_| Box::new(Envelope::new(EnvelopeRules::behind_marker("</tool_call>"))),
+            ..CallFormat::new(&["<tool_call>"], |_| {
+                Box::new(Envelope::new(EnvelopeRules::behind_marker("</tool_call>")))
+            })
         }),
         evidence: &[
             Rule::template(&["<think>"], TOOL_MARKERS),
