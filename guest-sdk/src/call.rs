@@ -75,6 +75,11 @@ impl Call<'_> {
         self.0.stray.push_str(text);
     }
 
+    /// Is a call begun and not ended?
+    pub fn is_open(&self) -> bool {
+        self.0.is_open
+    }
+
     /// The call is whole.
     pub fn end(&mut self) {
         if self.0.is_open {

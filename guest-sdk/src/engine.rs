@@ -329,7 +329,7 @@ impl Engine {
                 self.state = State::Content;
             }
             Kind::FrameOpener => {
-                self.frame_was_opened = true;
+                self.frame_was_opened |= self.rules.opens_frame(marker.text);
                 self.state = State::Content;
             }
             Kind::SectionCloser => {

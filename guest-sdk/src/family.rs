@@ -47,7 +47,7 @@ pub enum Place {
 pub struct Frame {
     /// Begins it.
     pub opener: &'static str,
-    /// Ends it.
+    /// Ends it; empty: the opener is a label, such as a speaker's name.
     pub closer: &'static str,
     /// Control tokens count wherever they stand, and such an opener ends open reasoning in a style
     /// whose calls do. If not: the opener counts at a boundary, the closer where nothing but blanks
@@ -175,7 +175,7 @@ impl Family {
             added.extend(style.openers.iter().chain(style.anywhere).chain(style.closers));
         }
         for frame in self.frames {
-            added.extend([frame.opener, frame.closer]);
+            added.extend([frame.opener, frame.closer].iter().filter(|text| !text.is_empty()));
         }
         added.extend(self.inner_tokens);
         Descriptor {
@@ -212,7 +212,9 @@ impl Family {
             }
         }
         for frame in self.frames {
-            in_content.push(frame.closer);
+            if !frame.closer.is_empty() {
+                in_content.push(frame.closer);
+            }
             if frame.is_control {
                 in_content.push(frame.opener);
             }

@@ -14,6 +14,8 @@ pub(crate) struct ContentLane {
     has_markup: bool,
     /// Markup stands behind the last non-blank.
     markup_is_last: bool,
+    /// A new part begins with the next text.
+    part_begins: bool,
 }
 
 impl ContentLane {
@@ -25,7 +27,10 @@ impl ContentLane {
         }
         let mut lead = self.pending.as_str();
         let mut body = body;
-        if !self.has_text && self.has_markup {
+        if self.part_begins && self.has_text {
+            out.content("\n"); // joins this part to the one before
+        }
+        if (self.part_begins || !self.has_text) && self.has_markup {
             lead = lead.trim_start_matches(['\n', '\r']);
             if lead.is_empty() {
                 body = body.trim_start_matches(['\n', '\r']);
@@ -39,6 +44,15 @@ impl ContentLane {
         self.pending.push_str(tail);
         self.has_text = true;
         self.markup_is_last = false;
+        self.part_begins = false;
+    }
+
+    /// The part ends, with its trailing blanks; a new one may follow, joined by a newline (U15).
+    pub fn part(&mut self) {
+        if self.has_text || self.has_markup {
+            self.pending.clear();
+            self.part_begins = true;
+        }
     }
 
     pub fn markup(&mut self) {
@@ -48,7 +62,7 @@ impl ContentLane {
 
     /// Can the host go on alone?
     pub fn is_settled(&self) -> bool {
-        self.has_text && self.pending.is_empty()
+        self.has_text && !self.part_begins && self.pending.is_empty()
     }
 
     pub fn finish(&mut self, out: &mut Output) {

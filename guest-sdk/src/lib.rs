@@ -5,12 +5,16 @@
 //! that the engine cannot express implements [`Parser`] and [`Session`] itself.
 //! The crate knows nothing of the host; a component built on it imports nothing.
 
+mod balance;
 pub mod bindings;
+mod body;
 mod call;
 pub mod component;
+pub mod document;
 mod engine;
 mod envelope;
 mod family;
+mod framed;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod harness;
 pub mod json;
@@ -20,10 +24,12 @@ mod parser;
 mod rules;
 pub mod style;
 
+pub use body::Body;
 pub use call::{Call, CallReader, Opened, Step};
 pub use engine::Engine;
 pub use envelope::{Envelope, EnvelopeRules, MissingArguments};
 pub use family::{CallFormat, Family, Frame, Place, Rule, Section};
+pub use framed::{Framed, Header, Messages, Route};
 pub use parser::{Declared, Parser, Session};
 pub use style::{AtCall, Style};
 

@@ -3,8 +3,8 @@
 
 use crate::markers::{Kind, MarkerSet};
 use crate::{
-    AtCall, CallFormat, CallReader, Family, Opened, Place, RequestInfo, Section, Style, ToolChoice,
-    is_blank,
+    AtCall, CallFormat, CallReader, Family, Frame, Opened, Place, RequestInfo, Section, Style,
+    ToolChoice, is_blank,
 };
 
 /// Fixed when a stream opens.
@@ -19,6 +19,7 @@ pub(crate) struct Rules {
     pub has_phrases: bool,
     /// The style's openers that count anywhere.
     anywhere: &'static [&'static str],
+    frames: &'static [Frame],
     pub in_content: MarkerSet,
     /// In content inside of a section.
     pub in_section: MarkerSet,
@@ -54,6 +55,7 @@ impl Rules {
             in_opening: MarkerSet::new(&sets.in_opening),
             behind_call: MarkerSet::new(&sets.behind_call),
             behind_frame: MarkerSet::new(&sets.behind_frame),
+            frames: family.frames,
             request,
             calls,
             quoted,
@@ -71,6 +73,11 @@ impl Rules {
     /// Does this reasoning opener count in the middle of content?
     pub fn counts_anywhere(&self, opener: &str) -> bool {
         self.anywhere.contains(&opener)
+    }
+
+    /// Does this marker open a frame that ends? A label, such as a speaker's name, does not.
+    pub fn opens_frame(&self, marker: &str) -> bool {
+        self.frames.iter().any(|frame| frame.opener == marker && !frame.closer.is_empty())
     }
 
     /// The section that a marker opens or closes.

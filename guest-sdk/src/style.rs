@@ -186,3 +186,16 @@ pub const K2_HORIZON: Style = Style::tags(
     &["</ifm|think>", "</ifm|think_fast>", "</ifm|think_faster>"],
     AtCall::Quoted,
 );
+/// Harmony: a channel. The opener is what a prompt may end with.
+pub const OPENAI_GPTOSS: Style = Style {
+    aliases: &["gpt-oss", "gpt_oss"],
+    ..Style::tags("openai_gptoss", &["<|channel|>analysis<|message|>"], &["<|end|>"], AtCall::Ends)
+};
+/// Inkling: a message.
+pub const INKLING: Style =
+    Style::tags("inkling", &["<|content_thinking|>"], &["<|end_message|>"], AtCall::Ends);
+/// Solar Open.
+pub const SOLAR_OPEN: Style = Style {
+    anywhere: &["<|think|>"],
+    ..Style::tags("solar_open", &[], &["<|end|>"], AtCall::Quoted)
+};

@@ -55,16 +55,15 @@ pub fn run(profile: Profile) -> Result<()> {
     let out = shell::root().join("target/guests");
     fs::create_dir_all(&out)?;
     let mut built = Vec::new();
-    for package in packages()? {
-        let module = compile(&rust, &package)?;
-        let component = componentize(&module).with_context(|| package.clone())?;
-        let name = package.strip_prefix("tenon-parser-").unwrap_or(&package).replace('-', "_");
+    for Guest { package, name, feature } in guests()? {
+        let module = compile(&rust, &package, feature.as_deref())?;
+        let component = componentize(&module).with_context(|| name.clone())?;
         let path = out.join(format!("{name}.wasm"));
         write_if_changed(&path, &component)?;
         built.push(path);
     }
     // The example is for upload: it is built beside the others but not embedded.
-    let example = componentize(&compile(&rust, "acme-parser")?)?;
+    let example = componentize(&compile(&rust, "acme-parser", None)?)?;
     let example_dir = out.join("examples");
     fs::create_dir_all(&example_dir)?;
     write_if_changed(&example_dir.join("acme.wasm"), &example)?;
@@ -91,21 +90,46 @@ pub fn run(profile: Profile) -> Result<()> {
     Ok(())
 }
 
-fn packages() -> Result<Vec<String>> {
-    let mut names = Vec::new();
+/// One component to build.
+struct Guest {
+    package: String,
+    /// Of its file, and of the parser itself.
+    name: String,
+    /// Of the package, where it holds several components.
+    feature: Option<String>,
+}
+
+/// One for each package under `parsers/`, or, where families share a crate, one for each name in
+/// its `package.metadata.tenon.components`, which is a feature, too.
+fn guests() -> Result<Vec<Guest>> {
+    let mut guests = Vec::new();
     for entry in fs::read_dir(shell::root().join("parsers"))? {
         let manifest = entry?.path().join("Cargo.toml");
         let text = fs::read_to_string(&manifest)
             .with_context(|| format!("cannot read {}", manifest.display()))?;
         let manifest: toml::Value = toml::from_str(&text)?;
-        let name = manifest["package"]["name"].as_str().context("a package has no name")?;
-        names.push(name.to_owned());
+        let package = manifest["package"]["name"].as_str().context("a package has no name")?;
+        let metadata = manifest["package"].get("metadata").and_then(|table| table.get("tenon"));
+        match metadata.and_then(|table| table.get("components")).and_then(|list| list.as_array()) {
+            None => {
+                let name = package.strip_prefix("tenon-parser-").unwrap_or(package);
+                let (package, name) = (package.to_owned(), name.replace('-', "_"));
+                guests.push(Guest { package, name, feature: None });
+            }
+            Some(list) => {
+                for name in list {
+                    let name = name.as_str().context("a component's name is no string")?;
+                    let (package, name) = (package.to_owned(), name.to_owned());
+                    guests.push(Guest { package, feature: Some(name.clone()), name });
+                }
+            }
+        }
     }
-    names.sort();
-    Ok(names)
+    guests.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(guests)
 }
 
-fn compile(rust: &WasmRust, package: &str) -> Result<PathBuf> {
+fn compile(rust: &WasmRust, package: &str, feature: Option<&str>) -> Result<PathBuf> {
     let target_dir = rust.target_dir();
     let remap = format!("--remap-path-prefix={}=/tenon", shell::root().display());
     let home = std::env::var("CARGO_HOME")
@@ -119,6 +143,7 @@ fn compile(rust: &WasmRust, package: &str) -> Result<PathBuf> {
         .arg("--target-dir")
         .arg(&target_dir)
         .args(rust.flags())
+        .args(feature.map(|feature| ["--features", feature]).iter().flatten())
         .env("CARGO_INCREMENTAL", "0")
         .env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS", format!("{remap} {remap_home}"));
     shell::run(&mut cargo)?;

@@ -1,0 +1,64 @@
+//! Functionary v3.2: `RECIPIENT` NEWLINE BODY, the next one behind `>>>`, of which the prompt holds
+//! the first. The recipient `all` is the user, any other is a declared tool (U9: the marker is
+//! ordinary text).
+
+use tenon_guest::document::Document;
+use tenon_guest::{
+    Body, Descriptor, Family, Framed, Header, Messages, Parser, RequestInfo, Route, Rule,
+    export_parser,
+};
+
+const MESSAGES: Messages = Messages {
+    starts: &[">>>"],
+    in_prompt: &[""],
+    bodies: &["\n"],
+    ends: &[],
+    between: &[],
+    starts_end_bodies: true,
+    route,
+};
+
+const FAMILY: Family = Family {
+    aliases: &["functionary", "functionary_v3.2"],
+    evidence: &[Rule::template(&[">>>", "all\n"], &[])],
+    ..Family::named(
+        "functionary_v3",
+        env!("CARGO_PKG_VERSION"),
+        "recipients and bodies: Functionary v3.2",
+    )
+};
+
+/// The format.
+pub struct FunctionaryV3;
+
+impl Parser for FunctionaryV3 {
+    type Session = Framed;
+
+    fn describe() -> Descriptor {
+        Framed::describe(&FAMILY, &MESSAGES)
+    }
+
+    fn open(request: RequestInfo) -> Framed {
+        Framed::new(&FAMILY, &MESSAGES, request)
+    }
+}
+
+fn route(header: &Header<'_>) -> Route {
+    match header.text {
+        "all" => Route::Content,
+        name if is_declared(name, &header.request.tools) => {
+            Route::Call(Box::new(Body::new(name, &[], true)))
+        }
+        _ => Route::Text,
+    }
+}
+
+fn is_declared(name: &str, tools: &str) -> bool {
+    let names = |tool: Document<'_>| {
+        let function = tool.get("function").unwrap_or(tool);
+        function.get("name").is_some_and(|declared| declared.is_string(name))
+    };
+    Document::of(tools).is_some_and(|tools| tools.items().any(names))
+}
+
+export_parser!(FunctionaryV3);

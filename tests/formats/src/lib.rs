@@ -1,0 +1,76 @@
+//! Every family of this repository, in one table: the parser, the conformance cases that it reads
+//! and, for the property tests, how a call is written in its format. One line per family; the
+//! tests of this package, and the page of formats, run over all of it.
+
+mod framed;
+mod json;
+mod python;
+mod tagged;
+
+use tenon_guest::harness::cases::{Aspect, Case};
+use tenon_guest::harness::{Delivery, Folded, Stream, Violation, any_cut, run};
+use tenon_guest::{Channel, Descriptor, FinishReason, Parser, RequestInfo};
+
+/// Writes calls in a family's format: name and arguments (a JSON object's text) each.
+pub type Render = fn(&[(String, serde_json::Value)]) -> String;
+
+/// Runs one stream cut in one way.
+pub type Run =
+    fn(&RequestInfo, &Stream, &[usize], FinishReason, Delivery) -> Result<Folded, Violation>;
+
+/// One family.
+#[derive(Clone, Copy)]
+pub struct Entry {
+    /// Its component.
+    pub name: &'static str,
+    /// The families of the case file that it reads, each with the reasoning style to bind.
+    pub cases: &'static [(&'static str, Option<&'static str>)],
+    /// Writes calls; none: the family has no calls.
+    pub render: Option<Render>,
+    /// What the component says of itself.
+    pub describe: fn() -> Descriptor,
+    /// Runs one case over every cut.
+    pub check: fn(&Case, Option<&str>, Aspect) -> Result<(), Violation>,
+    /// Runs one stream cut in one way.
+    pub run: Run,
+    /// Runs one stream over every cut.
+    pub any_cut: fn(&RequestInfo, &Stream, FinishReason) -> Result<Folded, Violation>,
+}
+
+impl Entry {
+    /// The entry of a parser.
+    pub const fn of<P: Parser>(
+        name: &'static str,
+        cases: &'static [(&'static str, Option<&'static str>)],
+        render: Option<Render>,
+    ) -> Self {
+        Entry {
+            name,
+            cases,
+            render,
+            describe: P::describe,
+            check: |case, style, aspect| case.check::<P>(style, aspect),
+            run: run::<P>,
+            any_cut: any_cut::<P>,
+        }
+    }
+}
+
+/// All of them, by group.
+pub fn all() -> impl Iterator<Item = &'static Entry> {
+    [json::ENTRIES, tagged::ENTRIES, python::ENTRIES, framed::ENTRIES].into_iter().flatten()
+}
+
+/// A request with these tools and reasoning read in `style`.
+pub fn request(tools: &str, style: Option<&str>, start: Channel) -> RequestInfo {
+    RequestInfo {
+        tools: tools.into(),
+        tool_choice: tenon_guest::ToolChoice::Auto,
+        tool_name: None,
+        parallel: true,
+        strict: false,
+        reasoning_style: style.map(Into::into),
+        start,
+        strict_markers: false,
+    }
+}
