@@ -53,7 +53,8 @@ impl Body {
             self.at = At::Object;
             return self.object(text, num_blanks, end, call);
         }
-        if self.closers.iter().any(|closer| rest.starts_with(closer)) || rest.is_empty() && end {
+        let is_left_out = rest.is_empty() && end && !call.is_cut();
+        if self.closers.iter().any(|closer| rest.starts_with(closer)) || is_left_out {
             call.args("{}");
             call.end();
             return Step::Done(num_blanks);

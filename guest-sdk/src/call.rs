@@ -75,6 +75,11 @@ impl Call<'_> {
         self.0.stray.push_str(text);
     }
 
+    /// Did the stream end at a limit, so that what is missing was not left out by the model?
+    pub fn is_cut(&self) -> bool {
+        self.0.is_cut
+    }
+
     /// Is a call begun and not ended?
     pub fn is_open(&self) -> bool {
         self.0.is_open
@@ -95,6 +100,8 @@ pub(crate) struct Output {
     pub events: Vec<Event>,
     pub num_calls: u32,
     is_open: bool,
+    /// The stream ended at a limit.
+    pub is_cut: bool,
     /// What readers found that is content; the engine takes it behind each read.
     pub stray: String,
 }

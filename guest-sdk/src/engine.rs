@@ -548,7 +548,8 @@ impl Session for Engine {
         self.reply()
     }
 
-    fn finish(&mut self, _: FinishReason) -> Reply {
+    fn finish(&mut self, reason: FinishReason) -> Reply {
+        self.out.is_cut = reason == FinishReason::Length;
         self.run(true);
         self.reasoning.finish(&mut self.out);
         self.content.finish(&mut self.out);

@@ -26,6 +26,10 @@ pub struct Case {
     pub reason: FinishReason,
     /// OpenAI's tools, JSON.
     pub tools: String,
+    /// The reasoning style to bind, where the case asks for one.
+    pub style: Option<String>,
+    /// An open decision: it may not decide a design.
+    pub is_doubtful: bool,
     expected: Value,
 }
 
@@ -69,6 +73,8 @@ impl Case {
                 _ => FinishReason::Stop,
             },
             tools: if value["tools"].is_array() { value["tools"].to_string() } else { "[]".into() },
+            style: word("reasoning_family"),
+            is_doubtful: value["doubtful"] == true,
             expected: value["expected"].clone(),
         })
     }
@@ -141,8 +147,8 @@ fn same_call(wanted: &Value, call: &FoldedCall) -> Result<(), Violation> {
     broken(format!("arguments are `{}`, expected {wanted}", call.arguments))
 }
 
-/// Numbers compare by value.
-fn same_value(a: &Value, b: &Value) -> bool {
+/// Are two JSON values the same, numbers by their value?
+pub fn same_value(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
         (Value::Array(a), Value::Array(b)) => {

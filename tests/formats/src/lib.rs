@@ -27,6 +27,10 @@ pub struct Entry {
     pub cases: &'static [(&'static str, Option<&'static str>)],
     /// Writes calls; none: the family has no calls.
     pub render: Option<Render>,
+    /// Strings in arguments are quoted, so that they may hold the family's own markers.
+    pub strings_are_quoted: bool,
+    /// Parts of calls for hostile texts, beside the markers.
+    pub pieces: &'static [&'static str],
     /// What the component says of itself.
     pub describe: fn() -> Descriptor,
     /// Runs one case over every cut.
@@ -48,11 +52,25 @@ impl Entry {
             name,
             cases,
             render,
+            strings_are_quoted: true,
+            pieces: &[],
             describe: P::describe,
             check: |case, style, aspect| case.check::<P>(style, aspect),
             run: run::<P>,
             any_cut: any_cut::<P>,
         }
+    }
+}
+
+impl Entry {
+    /// Strings in this family's arguments may not hold its markers.
+    pub const fn unquoted(self) -> Self {
+        Entry { strings_are_quoted: false, ..self }
+    }
+
+    /// Parts of calls for hostile texts.
+    pub const fn with_pieces(self, pieces: &'static [&'static str]) -> Self {
+        Entry { pieces, ..self }
     }
 }
 

@@ -1,45 +1,68 @@
-//! Every conformance case, by the parser that reads its family, over every kind of cut.
+//! Every conformance case, and every case from a public report, by the parser that reads its
+//! family, over every kind of cut. And the names: each one that other engines use finds one parser.
 
-use tenon_formats::all;
+use std::collections::BTreeMap;
+
+use tenon_formats::{Entry, all};
 use tenon_guest::harness::cases::{Aspect, Case};
 
-fn cases() -> Vec<Case> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../cases/formats.jsonl");
-    Case::load(path).expect("the case file is part of the project")
+fn cases(file: &str) -> Vec<Case> {
+    let path = format!("{}/../cases/{file}", env!("CARGO_MANIFEST_DIR"));
+    Case::load(path).expect("the case files are part of the project")
 }
 
-#[test]
-fn every_case_holds_for_every_cut() {
-    let cases = cases();
+/// The parser of a family of the case files, and the style to bind.
+fn reader(family: &str) -> Option<(&'static Entry, Option<&'static str>)> {
+    let find = |entry: &'static Entry| {
+        let read = entry.cases.iter().find(|(read, _)| *read == family);
+        read.map(|(_, style)| (entry, *style))
+    };
+    all().find_map(find)
+}
+
+fn check(file: &str, at_least: usize) {
+    let cases = cases(file);
+    assert!(cases.len() >= at_least, "only {} cases", cases.len());
     let mut failures = Vec::new();
-    for entry in all() {
-        for (family, style) in entry.cases {
-            let own: Vec<&Case> = cases.iter().filter(|case| case.family == *family).collect();
-            assert!(
-                !own.is_empty(),
-                "`{}` reads `{family}`, of which there are no cases",
-                entry.name
-            );
-            for case in own {
-                if let Err(violation) = (entry.check)(case, *style, Aspect::All) {
-                    failures.push(violation.to_string());
-                }
-            }
+    for case in &cases {
+        let Some((entry, style)) = reader(&case.family) else {
+            println!("case `{}`: nobody reads `{}`", case.id, case.family);
+            continue;
+        };
+        let style = case.style.as_deref().or(style);
+        match (entry.check)(case, style, Aspect::All) {
+            Err(violation) if case.is_doubtful => println!("an open decision: {violation}"),
+            Err(violation) => failures.push(violation.to_string()),
+            Ok(()) => {}
         }
     }
     assert!(failures.is_empty(), "{} fail:\n{}", failures.len(), failures.join("\n"));
 }
 
 #[test]
-fn every_family_of_the_cases_has_one_parser() {
-    let cases = cases();
-    let mut families: Vec<&str> = cases.iter().map(|case| case.family.as_str()).collect();
-    families.sort_unstable();
-    families.dedup();
-    for family in families {
-        let reads =
-            |entry: &&tenon_formats::Entry| entry.cases.iter().any(|(read, _)| *read == family);
-        let readers: Vec<&str> = all().filter(reads).map(|entry| entry.name).collect();
-        assert!(readers.len() <= 1, "`{family}` is read by {readers:?}");
+fn every_case_holds_for_every_cut() {
+    check("formats.jsonl", 350);
+}
+
+#[test]
+fn every_report_holds_for_every_cut() {
+    check("reports.jsonl", 49);
+}
+
+#[test]
+fn a_family_has_one_parser_and_a_name_too() {
+    let mut readers: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut names: BTreeMap<String, &str> = BTreeMap::new();
+    for entry in all() {
+        for (family, _) in entry.cases {
+            let before = readers.insert(family, entry.name);
+            assert_eq!(before, None, "`{family}` is read by `{}`, too", entry.name);
+        }
+        let descriptor = (entry.describe)();
+        assert_eq!(descriptor.name, entry.name);
+        for name in descriptor.aliases.into_iter().chain([descriptor.name]) {
+            let before = names.insert(name.clone(), entry.name);
+            assert_eq!(before, None, "`{name}` names `{}`, too", entry.name);
+        }
     }
 }
