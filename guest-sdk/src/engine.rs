@@ -32,6 +32,8 @@ pub struct Engine {
     state: State,
     /// The wrapper around calls that is open.
     section: Option<&'static Section>,
+    /// Only blanks since a call that stood in no section.
+    is_behind_call: bool,
     /// A call stands inside open reasoning, which goes on behind it.
     reasoning_waits: bool,
     /// Only blanks since the message start or since markup.
@@ -93,6 +95,7 @@ impl Engine {
             suffix: if family.suffixed { Suffix::Unknown } else { Suffix::Never },
             state: State::Content,
             section: None,
+            is_behind_call: false,
             reasoning_waits: false,
             at_boundary: true,
             at_start: true,
@@ -103,7 +106,12 @@ impl Engine {
             reasoning: ReasoningLane::default(),
             out: Output::default(),
         };
-        if start == Channel::Reasoning && style.is_some() {
+        if let Some(style) = style.filter(|style| style.is_content) {
+            if start == Channel::Reasoning {
+                let opener = style.openers.first().copied().unwrap_or_default();
+                engine.content.text(opener, &mut engine.out);
+            }
+        } else if start == Channel::Reasoning && style.is_some() {
             engine.content.markup(); // the opener in the prompt
             engine.at_start = false;
             engine.state = State::Reasoning;
@@ -161,7 +169,11 @@ impl Engine {
             self.is_token_if_needed(at, marker, len)
                 && match marker.kind {
                     Kind::SectionOpener | Kind::CallOpener if is_anywhere => true,
-                    Kind::SectionCloser | Kind::FrameCloser | Kind::Control => true,
+                    Kind::FrameCloser | Kind::Control => true,
+                    // Outside, it is that of a call whose wrapper was forgotten.
+                    Kind::SectionCloser => {
+                        self.section.is_some() || self.is_behind_call && at == first
+                    }
                     Kind::FrameOpener => !self.frame_was_opened && self.at_boundary && at == first,
                     Kind::ReasoningOpener if self.rules.counts_anywhere(marker.text) => true,
                     Kind::ReasoningOpener if !self.rules.has_phrases => {
@@ -334,6 +346,7 @@ impl Engine {
             }
             Kind::SectionCloser => {
                 self.section = None;
+                self.is_behind_call = false;
                 self.resume();
             }
             _ if self.section.is_none() => self.resume(),
@@ -397,6 +410,7 @@ impl Engine {
             self.suffix.learn(section.opener, text, held.marker_len);
         }
         self.markup();
+        self.is_behind_call = self.section.is_none();
     }
 
     /// The call exists, so reasoning ends; what it says is content from its opener on.
@@ -477,6 +491,7 @@ impl Engine {
             self.num_blanks = tail.len();
             self.at_boundary = false;
             self.at_start = false;
+            self.is_behind_call = false;
         }
         self.position = to;
     }

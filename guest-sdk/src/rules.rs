@@ -44,7 +44,7 @@ impl Rules {
         let mut sets = Sets::default();
         sets.add_calls(calls);
         sets.add_inside(calls.or(quoted).filter(|_| at_call != AtCall::Quoted));
-        if let Some(style) = style {
+        if let Some(style) = style.filter(|style| !style.is_content) {
             sets.add_style(style);
         }
         sets.add_frames(family, at_call);
@@ -112,7 +112,7 @@ impl Sets {
         for section in calls.sections {
             let opener = (Kind::SectionOpener, std::slice::from_ref(&section.opener));
             let closer = (Kind::SectionCloser, std::slice::from_ref(&section.closer));
-            self.in_content.push(opener);
+            self.in_content.extend([opener, closer]);
             self.behind_frame.push(opener);
             self.in_section.extend([opener, closer]);
             self.in_opening.push(closer);

@@ -22,6 +22,9 @@ pub struct Style {
     /// The markers are phrases of ordinary text: they count at the message start only, and the
     /// blanks behind them belong to them.
     pub is_phrase: bool,
+    /// Reasoning is not told apart: it stays in the content, with its markers, and with the opener
+    /// that the prompt ended with.
+    pub is_content: bool,
 }
 
 /// What a call inside open reasoning is, once it reaches its commit.
@@ -44,7 +47,16 @@ impl Style {
         at_call: AtCall,
     ) -> Self {
         let (aliases, anywhere): (&[_], &[_]) = (&[], &[]);
-        Style { name, aliases, openers, anywhere, closers, at_call, is_phrase: false }
+        Style {
+            name,
+            aliases,
+            openers,
+            anywhere,
+            closers,
+            at_call,
+            is_phrase: false,
+            is_content: false,
+        }
     }
 
     /// `<think>` … `</think>`.
@@ -107,6 +119,15 @@ pub const NEMOTRON_DECI: Style = Style::think("nemotron_deci", &[], AtCall::Quot
 pub const MIMO: Style = Style::think("mimo", &[], AtCall::Ends);
 /// MiniMax M1 and M2.
 pub const MINIMAX_M2: Style = Style::think("minimax_m2", &["minimax"], AtCall::Quoted);
+/// MiniMax M2 with its reasoning left in the content.
+pub const MINIMAX_M2_APPEND_THINK: Style = Style {
+    is_content: true,
+    ..Style::think(
+        "minimax_m2_append_think",
+        &["minimax-append-think", "minimax_append_think"],
+        AtCall::Quoted,
+    )
+};
 /// MiniMax M3.
 pub const MINIMAX_M3: Style = Style {
     aliases: &["minimax-m3"],

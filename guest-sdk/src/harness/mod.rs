@@ -15,7 +15,7 @@ pub use host::{Delivery, Stream, run};
 use crate::{Event, FinishReason, Parser, RequestInfo};
 
 /// Random cuts per stream.
-const NUM_RANDOM_CUTS: usize = 50;
+const NUM_RANDOM_CUTS: usize = 200;
 
 /// A broken promise of the parser.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,7 +9,7 @@ mod tagged;
 
 use tenon_guest::harness::cases::{Aspect, Case};
 use tenon_guest::harness::{Delivery, Folded, Stream, Violation, any_cut, run};
-use tenon_guest::{Channel, Descriptor, FinishReason, Parser, RequestInfo};
+use tenon_guest::{Channel, Descriptor, FinishReason, Parser, RequestInfo, Session};
 
 /// Writes calls in a family's format: name and arguments (a JSON object's text) each.
 pub type Render = fn(&[(String, serde_json::Value)]) -> String;
@@ -37,6 +37,8 @@ pub struct Entry {
     pub check: fn(&Case, Option<&str>, Aspect) -> Result<(), Violation>,
     /// Runs one stream cut in one way.
     pub run: Run,
+    /// Opens one stream.
+    pub open: fn(RequestInfo) -> Box<dyn Session>,
     /// Runs one stream over every cut.
     pub any_cut: fn(&RequestInfo, &Stream, FinishReason) -> Result<Folded, Violation>,
 }
@@ -57,6 +59,7 @@ impl Entry {
             describe: P::describe,
             check: |case, style, aspect| case.check::<P>(style, aspect),
             run: run::<P>,
+            open: |request| Box::new(P::open(request)),
             any_cut: any_cut::<P>,
         }
     }
