@@ -1,9 +1,10 @@
-//! Reads a call that is a JSON object: `{"name": …, "arguments": {…}}` (policy U10).
-//!
-//! Top-level keys count, in any order; arguments that come before the name are held until it is
-//! known. Up to the commit the JSON is checked strictly, behind it the arguments pass through as
+//! Reads a call that is a JSON object: `{"name": …, "arguments": {…}}` or `{NAME: {…}}` (policy
+//! U10). Top-level keys count, in any order; arguments that come before the name are held until it
+//! is known. Up to the commit the JSON is checked strictly, behind it the arguments pass through as
 //! they come, up to their own end or, if they never balance, up to the closer.
 
+use crate::balance::{Balance, Passed};
+use crate::fixed::{Fixed, fixed};
 use crate::json::{Checked, Checker, Unescape, Unescaped};
 use crate::lanes::split_tail;
 use crate::{Call, CallReader, Step, is_blank};
@@ -15,16 +16,39 @@ pub const MAX_HEADER_BYTES: usize = 1 << 20;
 /// What an envelope looks like.
 #[derive(Debug, Clone, Copy)]
 pub struct EnvelopeRules {
+    /// Must stand in front of everything else, blanks aside; empty: nothing.
+    pub lead: &'static str,
     /// Keys of the name.
     pub name_keys: &'static [&'static str],
     /// Keys of the arguments; the first one that comes wins.
     pub argument_keys: &'static [&'static str],
+    /// Keys of an id that the model must see again. A call is held until its id is known, or until
+    /// its object ends without one.
+    pub id_keys: &'static [&'static str],
+    /// The key *is* the name and its value the arguments. Each key is a call.
+    pub key_is_name: bool,
     /// May the objects stand in a list?
-    pub in_list: bool,
+    pub list: List,
     /// A closed object without arguments (or with null).
     pub missing: MissingArguments,
     /// Ends arguments that never balance, outside strings.
     pub closer: Option<&'static str>,
+    /// An empty list is framing, not text, and so is nothing but blanks up to the closer: the
+    /// opener begins a section, not one call (U5).
+    pub empty_is_framing: bool,
+}
+
+/// The list round the objects. Its comma and its end are the engine's to skip.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum List {
+    /// None: an object.
+    No,
+    /// A list or an object.
+    May,
+    /// Only a list.
+    Must,
+    /// The opener has its bracket.
+    Open,
 }
 
 /// What a closed object with a name but no arguments is.
@@ -40,18 +64,27 @@ impl EnvelopeRules {
     /// An object (or a list of them) behind a marker that only calls use.
     pub const fn behind_marker(closer: &'static str) -> Self {
         EnvelopeRules {
+            lead: "",
             name_keys: &["name"],
             argument_keys: &["arguments", "parameters"],
-            in_list: true,
+            id_keys: &[],
+            key_is_name: false,
+            list: List::May,
             missing: MissingArguments::Empty,
             closer: Some(closer),
+            empty_is_framing: false,
         }
+    }
+
+    /// The same between a section's markers: with nothing in it they are framing.
+    pub const fn in_section(closer: &'static str) -> Self {
+        EnvelopeRules { empty_is_framing: true, ..EnvelopeRules::behind_marker(closer) }
     }
 
     /// One object without any marker of its own.
     pub const fn bare() -> Self {
         EnvelopeRules {
-            in_list: false,
+            list: List::No,
             missing: MissingArguments::NoCall,
             closer: None,
             ..EnvelopeRules::behind_marker("")
@@ -66,19 +99,26 @@ pub struct Envelope {
     at: At,
     num_read: usize,
     is_listed: bool,
+    /// The arguments of the running call have begun.
     is_committed: bool,
+    /// A call was handed on: there is no way back.
+    has_call: bool,
     key: String,
     name: Option<String>,
+    id: Option<String>,
     arguments: Arguments,
+    /// A committed call that waits for its id.
+    waiting: Option<Waiting>,
+    /// Trailing blanks of arguments in a string, which wait for more.
+    blanks: String,
     unescape: Unescape,
     checker: Checker,
-    depth: u32,
-    is_quoted: bool,
-    is_escaped: bool,
+    balance: Balance,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {
+    Lead,
     Start,
     FirstKey,
     NextKey,
@@ -86,6 +126,7 @@ enum At {
     Colon,
     Value,
     Name,
+    Id,
     Ignored,
     Null,
     /// Arguments in front of the name.
@@ -103,15 +144,21 @@ enum Arguments {
     None,
     Null,
     Held(String),
-    /// Begun behind the name: trailing blanks of a string that wait for more.
-    Said(String),
+    Begun,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    arguments: String,
+    is_whole: bool,
 }
 
 enum Move {
     Used(usize),
-    /// The rest may be the beginning of the closer.
+    /// The rest may be the beginning of a marker.
     Hold,
     Done(usize),
+    Closed(usize),
     Fail,
 }
 
@@ -120,18 +167,20 @@ impl Envelope {
     pub fn new(rules: EnvelopeRules) -> Self {
         Envelope {
             rules,
-            at: At::Start,
+            at: if rules.lead.is_empty() { At::Start } else { At::Lead },
             num_read: 0,
-            is_listed: false,
+            is_listed: rules.list == List::Open,
             is_committed: false,
+            has_call: false,
             key: String::new(),
             name: None,
+            id: None,
             arguments: Arguments::None,
+            waiting: None,
+            blanks: String::new(),
             unescape: Unescape::default(),
             checker: Checker::default(),
-            depth: 0,
-            is_quoted: false,
-            is_escaped: false,
+            balance: Balance::default(),
         }
     }
 
@@ -139,6 +188,7 @@ impl Envelope {
         match self.at {
             At::Key => self.key(text),
             At::Name => self.name(text, call),
+            At::Id => self.id(text, call),
             At::Ignored | At::Null | At::HeldObject => self.checked(text, end, call),
             At::HeldString => self.held_string(text),
             At::Object => self.object(text, end, call),
@@ -155,19 +205,43 @@ impl Envelope {
 
     /// Between strings and values; `text` begins with a non-blank.
     fn punctuation(&mut self, text: &str, end: bool, call: &mut Call<'_>) -> Move {
+        let may_open = !self.is_listed && matches!(self.rules.list, List::May | List::Must);
         match (self.at, text.as_bytes()[0]) {
-            (At::Start, b'[') if self.rules.in_list && !self.is_listed => {
+            (At::Start, b'[') if may_open => {
                 self.is_listed = true;
                 Move::Used(1)
             }
-            (At::Start, b'{') => self.go(At::FirstKey),
+            (At::Start, b']') if self.is_listed && self.rules.empty_is_framing => Move::Done(1),
+            (At::Start, b'{') if self.is_listed || self.rules.list != List::Must => {
+                self.go(At::FirstKey)
+            }
+            (At::Start, _) if self.rules.empty_is_framing && !self.is_listed => {
+                match self.rules.closer.map(|closer| fixed(text, end, closer)) {
+                    Some(Fixed::Is(len)) => Move::Closed(len),
+                    Some(Fixed::MayBe) => Move::Hold,
+                    Some(Fixed::Not) | None => Move::Fail,
+                }
+            }
+            (At::Lead, _) => match fixed(text, end, self.rules.lead) {
+                Fixed::Is(len) => {
+                    self.at = At::Start;
+                    Move::Used(len)
+                }
+                Fixed::MayBe => Move::Hold,
+                Fixed::Not => Move::Fail,
+            },
             (At::FirstKey | At::NextKey, b'"') => {
                 self.key.clear();
                 self.unescape = Unescape::default();
                 self.go(At::Key)
             }
             (At::Colon, b':') => self.go(At::Value),
-            (At::AfterValue, b',') => self.go(At::NextKey),
+            (At::AfterValue, b',') => {
+                if self.rules.key_is_name && !self.is_committed {
+                    self.say_missing(call); // the next key is another call
+                }
+                self.go(At::NextKey)
+            }
             (At::FirstKey | At::AfterValue, b'}') => self.close(call),
             (At::Value, byte) => self.value(byte, text, end, call),
             _ => self.bad(0),
@@ -188,6 +262,11 @@ impl Envelope {
         match self.unescape.feed(text, &mut self.key) {
             Unescaped::More => Move::Used(text.len()),
             Unescaped::Closed(len) => {
+                if self.rules.key_is_name {
+                    self.name = Some(std::mem::take(&mut self.key)).filter(|name| !name.is_empty());
+                    self.arguments = Arguments::None;
+                    self.is_committed = false;
+                }
                 self.at = At::Colon;
                 Move::Used(len)
             }
@@ -200,15 +279,30 @@ impl Envelope {
         let key = self.key.as_str();
         self.unescape = Unescape::default();
         self.checker = Checker::default();
+        let is_first = matches!(self.arguments, Arguments::None);
+        if self.rules.key_is_name {
+            return match self.name {
+                Some(_) => self.arguments(byte, text, end, call),
+                None => Move::Fail,
+            };
+        }
         if self.rules.name_keys.contains(&key) && self.name.is_none() {
             self.name = Some(String::new());
             return if byte == b'"' { self.go(At::Name) } else { self.bad(0) };
         }
-        let is_first = matches!(self.arguments, Arguments::None);
-        if !(self.rules.argument_keys.contains(&key) && is_first) {
-            self.at = At::Ignored;
-            return self.checked(text, end, call);
+        if self.rules.id_keys.contains(&key) && self.id.is_none() && byte == b'"' {
+            self.id = Some(String::new());
+            self.unescape = Unescape::lenient();
+            return self.go(At::Id);
         }
+        if self.rules.argument_keys.contains(&key) && is_first {
+            return self.arguments(byte, text, end, call);
+        }
+        self.at = At::Ignored;
+        self.checked(text, end, call)
+    }
+
+    fn arguments(&mut self, byte: u8, text: &str, end: bool, call: &mut Call<'_>) -> Move {
         match (byte, self.name.is_some()) {
             (b'{', true) => {
                 self.commit(call);
@@ -245,8 +339,8 @@ impl Envelope {
                 if let Arguments::Held(held) = &mut self.arguments {
                     let held = std::mem::take(held);
                     self.commit(call);
-                    call.args(&held);
-                    call.end();
+                    self.say(&held, call);
+                    self.end_call(call);
                 }
                 self.at = At::AfterValue;
                 Move::Used(len)
@@ -255,11 +349,54 @@ impl Envelope {
         }
     }
 
+    fn id(&mut self, text: &str, call: &mut Call<'_>) -> Move {
+        match self.unescape.feed(text, self.id.get_or_insert_default()) {
+            Unescaped::Closed(len) => {
+                self.at = At::AfterValue;
+                self.release(call);
+                Move::Used(len)
+            }
+            _ => Move::Used(text.len()), // a lenient decoder finds nothing bad
+        }
+    }
+
     fn commit(&mut self, call: &mut Call<'_>) {
-        call.begin(self.name.as_deref().unwrap_or_default(), None);
         self.is_committed = true;
-        self.arguments = Arguments::Said(String::new());
+        self.arguments = Arguments::Begun;
+        self.balance = Balance::default();
+        self.blanks.clear();
         self.at = At::Object;
+        self.waiting = Some(Waiting::default());
+        if self.rules.id_keys.is_empty() || self.id.is_some() {
+            self.release(call);
+        }
+    }
+
+    /// Hands the call on that waits for its id; whether one came is known now.
+    fn release(&mut self, call: &mut Call<'_>) {
+        let Some(waiting) = self.waiting.take() else { return };
+        // One that is cut off is none.
+        let id = self.id.as_deref().filter(|id| !id.is_empty() && self.at != At::Id);
+        call.begin(self.name.as_deref().unwrap_or_default(), id);
+        call.args(&waiting.arguments);
+        if waiting.is_whole {
+            call.end();
+        }
+        self.has_call = true;
+    }
+
+    fn say(&mut self, text: &str, call: &mut Call<'_>) {
+        match &mut self.waiting {
+            Some(waiting) => waiting.arguments.push_str(text),
+            None => call.args(text),
+        }
+    }
+
+    fn end_call(&mut self, call: &mut Call<'_>) {
+        match &mut self.waiting {
+            Some(waiting) => waiting.is_whole = true,
+            None => call.end(),
+        }
     }
 
     /// A value that is not said now: it must be JSON.
@@ -310,47 +447,24 @@ impl Envelope {
 
     /// Arguments as an object: passed on as it is.
     fn object(&mut self, text: &str, end: bool, call: &mut Call<'_>) -> Move {
-        let closer = self.rules.closer.unwrap_or("").as_bytes();
-        let bytes = text.as_bytes();
-        for (at, byte) in bytes.iter().enumerate() {
-            if self.is_quoted {
-                match byte {
-                    _ if self.is_escaped => self.is_escaped = false,
-                    b'\\' => self.is_escaped = true,
-                    b'"' => self.is_quoted = false,
-                    _ => {}
-                }
-                continue;
+        match self.balance.feed(text, end, self.rules.closer.as_slice()) {
+            Passed::More(0) => Move::Hold,
+            Passed::More(len) => {
+                self.say(&text[..len], call);
+                Move::Used(len)
             }
-            match byte {
-                b'"' => self.is_quoted = true,
-                b'{' | b'[' => self.depth += 1,
-                b'}' | b']' => {
-                    self.depth -= 1;
-                    if self.depth == 0 {
-                        call.args(&text[..=at]);
-                        call.end();
-                        self.at = At::AfterValue;
-                        return Move::Used(at + 1);
-                    }
-                }
-                _ if closer.first() == Some(byte) => {
-                    let rest = &bytes[at..];
-                    let is_closer = rest.starts_with(closer);
-                    if is_closer || (!end && closer.starts_with(rest)) {
-                        call.args(&text[..at]);
-                        if is_closer {
-                            call.end();
-                            return Move::Done(at);
-                        }
-                        return if at == 0 { Move::Hold } else { Move::Used(at) };
-                    }
-                }
-                _ => {}
+            Passed::Whole(len) => {
+                self.say(&text[..len], call);
+                self.end_call(call);
+                self.at = At::AfterValue;
+                Move::Used(len)
+            }
+            Passed::Cut(len) => {
+                self.say(&text[..len], call);
+                self.end_call(call);
+                Move::Done(len)
             }
         }
-        call.args(text);
-        Move::Used(text.len())
     }
 
     /// Arguments as a string that holds an object: unwrapped once.
@@ -369,17 +483,16 @@ impl Envelope {
                 return Move::Used(text.len());
             }
         }
-        let Arguments::Said(blanks) = &mut self.arguments else { return Move::Fail };
         let (body, tail) = split_tail(&decoded);
         if !body.is_empty() {
-            call.args(blanks);
-            call.args(body);
-            blanks.clear();
+            let blanks = std::mem::take(&mut self.blanks);
+            self.say(&blanks, call);
+            self.say(body, call);
         }
-        blanks.push_str(tail);
+        self.blanks.push_str(tail);
         match ended {
             Unescaped::Closed(len) => {
-                call.end();
+                self.end_call(call);
                 self.at = At::AfterValue;
                 Move::Used(len)
             }
@@ -388,18 +501,36 @@ impl Envelope {
     }
 
     fn close(&mut self, call: &mut Call<'_>) -> Move {
-        if self.is_committed {
-            return Move::Done(1);
+        if !self.is_committed {
+            let has_none = matches!(self.arguments, Arguments::None | Arguments::Null);
+            let is_call = has_none && self.rules.missing == MissingArguments::Empty;
+            if !is_call || self.name.is_none() {
+                return Move::Fail;
+            }
+            self.say_missing(call);
         }
-        let has_none = matches!(self.arguments, Arguments::None | Arguments::Null);
-        let is_call = has_none && self.rules.missing == MissingArguments::Empty;
-        if !is_call || self.name.is_none() {
-            return Move::Fail;
-        }
-        self.commit(call);
-        call.args("{}");
-        call.end();
         Move::Done(1)
+    }
+
+    fn say_missing(&mut self, call: &mut Call<'_>) {
+        self.commit(call);
+        self.say("{}", call);
+        self.end_call(call);
+    }
+
+    /// What of `text` may be read before the limit; none: the limit is reached. A call that exists
+    /// has none; a call that only waits for its id goes without one.
+    fn within_limit<'a>(&mut self, text: &'a str, call: &mut Call<'_>) -> Option<&'a str> {
+        if self.has_call {
+            return Some(text);
+        }
+        // Cut to what may still come, so that the limit does not depend on the pieces.
+        let rest = &text[..text.floor_char_boundary(MAX_HEADER_BYTES - self.num_read)];
+        if rest.is_empty() && self.waiting.is_some() {
+            self.release(call);
+            return Some(text);
+        }
+        (!rest.is_empty()).then_some(rest)
     }
 }
 
@@ -407,26 +538,27 @@ impl CallReader for Envelope {
     fn read(&mut self, text: &str, end: bool, call: &mut Call<'_>) -> Step {
         let mut at = 0;
         while at < text.len() {
-            let mut rest = &text[at..];
-            let full_len = rest.len();
-            if !self.is_committed {
-                // Cut to what may still come, so that the limit does not depend on the pieces.
-                rest = &rest[..rest.floor_char_boundary(MAX_HEADER_BYTES - self.num_read)];
-                if rest.is_empty() {
-                    return Step::Fail;
-                }
-            }
+            let full_len = text.len() - at;
+            let Some(rest) = self.within_limit(&text[at..], call) else { return Step::Fail };
             let is_cut = rest.len() < full_len;
             match self.advance(rest, end && !is_cut, call) {
                 Move::Used(len) => {
                     at += len;
                     self.num_read += len;
                 }
-                Move::Hold if is_cut => {}
+                Move::Hold if is_cut => self.num_read = MAX_HEADER_BYTES,
                 Move::Hold => break,
-                Move::Done(len) => return Step::Done(at + len),
+                Move::Done(len) => {
+                    self.release(call);
+                    return Step::Done(at + len);
+                }
+                Move::Closed(len) => return Step::Closed(at + len),
+                Move::Fail if self.has_call => return Step::Done(at),
                 Move::Fail => return Step::Fail,
             }
+        }
+        if end {
+            self.release(call);
         }
         Step::More(at)
     }

@@ -8,15 +8,18 @@
 mod balance;
 pub mod bindings;
 mod body;
+mod by_first;
 mod call;
 pub mod component;
 pub mod document;
 mod engine;
 mod envelope;
 mod family;
+mod fixed;
 mod framed;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod harness;
+mod headed;
 pub mod json;
 mod lanes;
 mod markers;
@@ -25,11 +28,13 @@ mod rules;
 pub mod style;
 
 pub use body::Body;
+pub use by_first::ByFirst;
 pub use call::{Call, CallReader, Opened, Step};
 pub use engine::Engine;
-pub use envelope::{Envelope, EnvelopeRules, MissingArguments};
+pub use envelope::{Envelope, EnvelopeRules, List, MissingArguments};
 pub use family::{CallFormat, Family, Frame, Place, Rule, Section};
 pub use framed::{Framed, Header, Messages, Route};
+pub use headed::{Headed, HeadedRules, Part};
 pub use parser::{Declared, Parser, Session};
 pub use style::{AtCall, Style};
 

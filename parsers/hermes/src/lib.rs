@@ -5,13 +5,24 @@ use tenon_guest::{
     CallFormat, Declared, Envelope, EnvelopeRules, Family, Rule, export_parser, style,
 };
 
+/// What templates hold that write something else between the tags, or have other rules around
+/// them: Qwen3-Coder and its kin, GLM and its kin, MiniMax M3, Granite 4, ERNIE 4.5, Apriel.
+const OTHERS: &[&str] = &[
+    "<function=",
+    "<arg_key>",
+    "]<]minimax[>[",
+    "<|start_of_role|>",
+    "<global_setting>",
+    "<tool_calls>[",
+];
+
 /// The format.
 pub struct Hermes;
 
 impl Declared for Hermes {
     const FAMILY: &'static Family = &Family {
         aliases: &["qwen", "qwen25"],
-        reasoning: &[style::QWEN3, style::DEEPSEEK_R1],
+        reasoning: &[style::QWEN3, style::DEEPSEEK_R1, style::HOLO2],
         calls: Some(&CallFormat {
             again: &["{"],
             closers: &["</tool_call>"],
@@ -21,8 +32,8 @@ impl Declared for Hermes {
             })
         }),
         evidence: &[
-            Rule::template(&["<tool_call>", "<tools>"], &["<function="]),
-            Rule::template(&["<tool_call>", "\"name\""], &["<function="]),
+            Rule::template(&["<tool_call>", "<tools>"], OTHERS),
+            Rule::template(&["<tool_call>", "\"name\""], OTHERS),
         ],
         ..Family::named(
             "hermes",

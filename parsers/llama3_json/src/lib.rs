@@ -29,8 +29,8 @@ impl Declared for Llama3Json {
             })
         }),
         evidence: &[
-            Rule::template(&[TAG], &["<tool_call>"]),
-            Rule { template_lacks: &["<tool_call>"], ..Rule::vocabulary(&[TAG]) },
+            Rule::template(&[TAG], &["<tool_call>", "<function="]),
+            Rule { template_lacks: &["<tool_call>", "<function="], ..Rule::vocabulary(&[TAG]) },
         ],
         ..Family::named(
             "llama3_json",

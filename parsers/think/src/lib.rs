@@ -9,6 +9,8 @@ use tenon_guest::{
 const TOOL_MARKERS: &[&str] = &[
     "<tool_call>",
     "<tool_calls>",
+    "<TOOLCALL>",
+    "<|tool_call|>",
     "<function=",
     "[TOOL_CALLS]",
     "<|python_tag|>",
