@@ -2,8 +2,8 @@
 //! call is a JSON object with its name and `args`; its header repeats the name.
 
 use tenon_guest::{
-    Descriptor, Envelope, EnvelopeRules, Family, Framed, Header, Messages, Parser, RequestInfo,
-    Route, Rule, export_parser, style,
+    Descriptor, Envelope, EnvelopeRules, Family, Framed, Header, List, Messages, Parser,
+    RequestInfo, Route, Rule, export_parser, style,
 };
 
 const CALL: &str = "<|content_invoke_tool_json|>";
@@ -22,7 +22,7 @@ const MESSAGES: Messages = Messages {
 
 const RULES: EnvelopeRules = EnvelopeRules {
     argument_keys: &["args", "arguments", "parameters"],
-    in_list: false,
+    list: List::No,
     ..EnvelopeRules::behind_marker("<|end_message|>")
 };
 

@@ -1,0 +1,75 @@
+//! A JSON object behind markers that only this family has.
+
+use tenon_guest::{CallFormat, Declared, Envelope, EnvelopeRules, Family, Rule, style};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// InternLM 2 and Intern-S1: two tokens open a call.
+pub struct Internlm;
+
+impl Declared for Internlm {
+    const FAMILY: &'static Family = &Family {
+        aliases: &["internlm2", "interns1"],
+        reasoning: &[style::INTERNS1, style::QWEN3],
+        inner_tokens: &["<|plugin|>"],
+        calls: Some(&CallFormat {
+            closers: &["<|action_end|>"],
+            separators: ",;]",
+            ..CallFormat::new(&["<|action_start|>"], |_| {
+                Box::new(Envelope::new(EnvelopeRules {
+                    lead: "<|plugin|>",
+                    ..EnvelopeRules::behind_marker("<|action_end|>")
+                }))
+            })
+        }),
+        evidence: &[Rule::vocabulary(&["<|action_start|>", "<|plugin|>"])],
+        ..Family::named(
+            "internlm",
+            VERSION,
+            "a JSON object between action tokens: InternLM 2, Intern-S1",
+        )
+    };
+}
+
+/// GigaChat 3: the header of a message of its own, or one token.
+pub struct GigaChat3;
+
+impl Declared for GigaChat3 {
+    const FAMILY: &'static Family = &Family {
+        inner_tokens: &["<|message_sep|>", "<|role_sep|>"],
+        calls: Some(&CallFormat {
+            closers: &["<|message_sep|>", "</s>"],
+            separators: ",;]",
+            ..CallFormat::new(
+                &["<|message_sep|>\n\nfunction call<|role_sep|>", "<|function_call|>"],
+                |_| Box::new(Envelope::new(EnvelopeRules::behind_marker("<|message_sep|>"))),
+            )
+        }),
+        evidence: &[Rule::template(&["<|message_sep|>", "function call"], &["GCML"])],
+        ..Family::named(
+            "gigachat3",
+            VERSION,
+            "a JSON object in a message `function call`: GigaChat 3",
+        )
+    };
+}
+
+/// Granite 20b function calling: no closer.
+pub struct Granite20bFc;
+
+impl Declared for Granite20bFc {
+    const FAMILY: &'static Family = &Family {
+        calls: Some(&CallFormat {
+            separators: ",;]",
+            ..CallFormat::new(&["<function_call>"], |_| {
+                Box::new(Envelope::new(EnvelopeRules::behind_marker("<function_call>")))
+            })
+        }),
+        evidence: &[Rule::template(&["<function_call>"], &[])],
+        ..Family::named(
+            "granite-20b-fc",
+            VERSION,
+            "JSON objects behind <function_call>: Granite 20b function calling",
+        )
+    };
+}
