@@ -35,6 +35,12 @@ pub struct Case {
     /// What the engine said: `stop` or `length`.
     #[serde(default)]
     pub engine_finish: Option<String>,
+    /// The reasoning style to bind, where the case asks for one.
+    #[serde(default)]
+    pub reasoning_family: Option<String>,
+    /// An open decision.
+    #[serde(default)]
+    pub doubtful: bool,
     /// What must come out.
     pub expected: Expected,
 }

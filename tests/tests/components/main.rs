@@ -1,7 +1,9 @@
 //! The shipped parsers as they are shipped: the built components, in the sandbox, against the
-//! conformance cases. Every case whole, one character at a time, at every two-way cut and at 50
+//! conformance cases. Every case whole, one character at a time, at every two-way cut and at 200
 //! random cuts, each with and without host-side delivery of watched channels.
 #![allow(clippy::unwrap_used)]
+
+mod board;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +19,7 @@ use tenon_extensions::{
     CompilerCommand, ExtensionHost, HostConfig, Limits, Parser, compile_child_main,
 };
 
-const NUM_RANDOM_CUTS: usize = 50;
+const NUM_RANDOM_CUTS: usize = 200;
 
 /// A call ends these cases' reasoning, in formats that `think` does not know.
 const ENDS_AT_CALL: &[&str] = &["a.qwen3_coder.think_implicit", "trinity-01"];
@@ -71,28 +73,33 @@ fn component(host: &ExtensionHost, name: &str) -> Arc<Parser> {
     )
 }
 
+/// The conformance cases, and those of public reports.
 fn cases() -> Vec<Case> {
-    read(&fs::read_to_string(root().join("tests/cases/formats.jsonl")).unwrap()).unwrap()
+    let files = ["tests/cases/formats.jsonl", "tests/cases/reports.jsonl"];
+    let read = |file| read(&fs::read_to_string(root().join(file)).unwrap()).unwrap();
+    files.into_iter().flat_map(read).collect()
 }
 
-/// Checks `cases`; returns how many there were.
+/// Checks `cases`; returns how many there were, and how many runs they took.
 fn check<'a>(
     parser: &Arc<Parser>,
     cases: impl Iterator<Item = (&'a Case, Option<&'a str>)>,
     scope: Scope,
-) -> usize {
+) -> (usize, usize) {
     let factory: Arc<dyn ParserFactory> = parser.clone();
-    let mut num_cases = 0;
+    let (mut num_cases, mut num_runs) = (0, 0);
     for (case, style) in cases {
         let run = Run { factory: &factory, style, scope };
-        if let Err(failure) = run.check(case, NUM_RANDOM_CUTS) {
-            panic!("{}: {failure:?}\n{:?}", case.id, case.text);
+        match run.check(case, NUM_RANDOM_CUTS) {
+            Err(failure) if case.doubtful => println!("an open decision: {}: {failure:?}", case.id),
+            Err(failure) => panic!("{}: {failure:?}\n{:?}", case.id, case.text),
+            Ok(runs) => num_runs += runs,
         }
         num_cases += 1;
     }
     let num_faults: u64 = parser.stats().faults().iter().map(|(_, num)| num).sum();
     assert_eq!(num_faults, 0);
-    num_cases
+    (num_cases, num_runs)
 }
 
 #[test]
@@ -114,14 +121,18 @@ fn the_index_says_what_the_components_say() {
 fn every_component_reads_its_cases_for_every_cut() {
     let (host, _dir) = host();
     let cases = cases();
+    let mut rows = Vec::new();
     for family in tenon_formats::all() {
         let ours = cases.iter().filter_map(|case| {
             let (_, style) = family.cases.iter().find(|(read, _)| *read == case.family)?;
-            Some((case, *style))
+            Some((case, case.reasoning_family.as_deref().or(*style)))
         });
-        let num_cases = check(&component(&host, family.name), ours, Scope::Whole);
+        let parser = component(&host, family.name);
+        let (num_cases, num_runs) = check(&parser, ours, Scope::Whole);
         assert_eq!(num_cases > 0, !family.cases.is_empty(), "{}", family.name);
+        rows.push(board::Row { family, parser, num_cases, num_runs });
     }
+    board::check(&root(), &rows);
 }
 
 #[test]
@@ -141,6 +152,6 @@ fn think_finds_the_reasoning_of_other_families_for_every_cut() {
             find_style(think.descriptor(), names.get(&case.family)?["reasoning"].as_str()?)?;
         Some((case, Some(style.name.as_str())))
     });
-    let num_cases = check(&think, ours, Scope::Reasoning);
+    let (num_cases, _) = check(&think, ours, Scope::Reasoning);
     assert!(num_cases >= 8, "only {num_cases}");
 }

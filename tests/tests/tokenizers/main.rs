@@ -2,6 +2,8 @@
 //! `~/.cache/tenon/models` is skipped with a message (`cargo xtask fetch-models` gets them).
 #![allow(clippy::unwrap_used)]
 
+mod token_groups;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
