@@ -20,7 +20,7 @@ const BLOCK: usize = 16;
 /// Blocks of a sequence: 8448 tokens.
 const BLOCKS: usize = 528;
 /// Steps that are timed at a long context.
-const LONG_STEPS: usize = 12;
+const LONG_STEPS: usize = 24;
 
 fn main() {
     let mut args = std::env::args().skip(1).map(|a| a.parse::<usize>().unwrap());
@@ -28,6 +28,7 @@ fn main() {
     let repeats = args.next().unwrap_or(5);
     let formats: &[(&str, DType, WeightMode)] = &[
         ("Q4_1", DType::Q4_1, WeightMode::Native),
+        ("Q4_0", DType::Q4_0, WeightMode::Native),
         ("Q8_0", DType::Q8_0, WeightMode::Native),
         ("Q5_0", DType::Q5_0, WeightMode::Native),
         ("BF16", DType::BF16, WeightMode::Native),
@@ -77,7 +78,8 @@ fn measure(name: &str, linear: DType, weights: WeightMode, threads: usize, repea
     let mut cpu = CpuBackend::prepare_with(program, &options, isa()).unwrap();
     println!("{name}: {}, prepared in {:.3} s", cpu.describe(), start.elapsed().as_secs_f64());
     let tokens = ids(512, shape.vocab, 1);
-    let phases = std::env::var("PHASES").unwrap_or("prefill,1,8,16,32,4096x1,4096x8".into());
+    let phases =
+        std::env::var("PHASES").unwrap_or("prefill,1,192x8,192x16,192x32,4096x1,4096x8".into());
     for phase in phases.split(',') {
         if let Some((context, batch)) = phase.split_once('x') {
             let (context, batch) = (context.parse().unwrap(), batch.parse().unwrap());

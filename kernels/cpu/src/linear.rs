@@ -21,7 +21,7 @@ mod portable;
 
 use tenon_backend::DType;
 
-use crate::activations::{ActivationKind, Activations, MAX_TILE, Tile};
+use crate::activations::{ActivationKind, Activations, Tile};
 use crate::isa::Isa;
 use crate::memory::SharedPtr;
 use crate::packed::{BLOCK, PANEL_ROWS, PanelLayout, is_quantized};
@@ -76,6 +76,8 @@ pub struct Matrix {
     pub rows: usize,
     /// Where its panels start among the backend's packed weights.
     pub offset: usize,
+    /// What its kernels read.
+    pub kind: ActivationKind,
     /// By the tile's length: 1, 2, 4, 8, 16.
     kernels: [Kernel; 5],
 }
@@ -84,22 +86,18 @@ impl Matrix {
     /// A matrix of `rows` rows at `offset`.
     pub fn new(isa: Isa, layout: PanelLayout, rows: usize, offset: usize) -> Self {
         let kernels = [1, 2, 4, 8, 16].map(|len| kernel(isa, layout.dtype, len));
-        Matrix { layout, rows, offset, kernels }
+        let kind = activation_kind(isa, layout.dtype);
+        Matrix { layout, rows, offset, kind, kernels }
     }
 
     /// Panels of 16 rows.
     pub fn num_panels(&self) -> usize {
         self.rows.div_ceil(PANEL_ROWS)
     }
-
-    /// What its kernels read.
-    pub fn activation_kind(&self, isa: Isa) -> ActivationKind {
-        activation_kind(isa, self.layout.dtype)
-    }
 }
 
-/// What the kernels for weights of this encoding read.
-pub fn activation_kind(isa: Isa, dtype: DType) -> ActivationKind {
+// What the kernels for weights of this encoding read.
+fn activation_kind(isa: Isa, dtype: DType) -> ActivationKind {
     match dtype {
         _ if is_quantized(dtype) => ActivationKind::Int8,
         DType::BF16 if isa == Isa::Avx512Bf16 => ActivationKind::Bf16,
@@ -147,7 +145,7 @@ pub unsafe fn linear(
     products: &[Product],
 ) {
     for kind in [ActivationKind::Int8, ActivationKind::Bf16, ActivationKind::F32] {
-        if products.iter().any(|p| p.matrix.activation_kind(isa) == kind) {
+        if products.iter().any(|p| p.matrix.kind == kind) {
             activations.convert(pool, isa, kind, input, cols);
         }
     }
@@ -189,10 +187,10 @@ unsafe fn one_panel(
     let first_row = panel * PANEL_ROWS;
     let bytes = &weights[matrix.offset + panel * layout.bytes..][..layout.bytes];
     let (cols, blocks) = (layout.cols, layout.cols / BLOCK);
-    let mut index = pass.start / MAX_TILE;
+    let mut index = pass.start / matrix.kind.max_tile();
     let mut start = pass.start;
     while start < pass.end {
-        let tile = Tile::nth(rows, index);
+        let tile = Tile::nth(matrix.kind, rows, index);
         // SAFETY: the tile's rows were converted, and out and bias hold the panel's rows.
         unsafe {
             let args = TileArgs {

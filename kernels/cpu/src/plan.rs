@@ -138,14 +138,24 @@ impl Plan {
         })
     }
 
-    /// Most columns that linear steps convert to `kind`.
-    pub fn most_columns(&self, isa: Isa, kind: ActivationKind) -> usize {
-        let parts = self.steps.iter().flat_map(|step| match step {
+    fn parts(&self) -> impl Iterator<Item = &Part> {
+        self.steps.iter().flat_map(|step| match step {
             Step::Linear { parts, .. } => parts.as_slice(),
             _ => &[],
-        });
-        let of_kind = parts.filter(|part| part.matrix.activation_kind(isa) == kind);
+        })
+    }
+
+    /// Most columns that linear steps convert to `kind`.
+    pub fn most_columns(&self, kind: ActivationKind) -> usize {
+        let of_kind = self.parts().filter(|part| part.matrix.kind == kind);
         of_kind.map(|part| part.matrix.layout.cols).max().unwrap_or(0)
+    }
+
+    /// Whether most of the bytes that linear steps read are for activations of `kind`.
+    pub fn is_mostly(&self, kind: ActivationKind) -> bool {
+        let bytes = |part: &Part| part.matrix.num_panels() * part.matrix.layout.bytes;
+        let of_kind = self.parts().filter(|part| part.matrix.kind == kind).map(bytes);
+        2 * of_kind.sum::<usize>() > self.parts().map(bytes).sum()
     }
 }
 

@@ -21,11 +21,14 @@ use crate::plan::{Part, Place, Plan, Step, Table, Vector};
 use crate::pool::Pool;
 use crate::rotary::Rotary;
 
-/// Rows that a thread takes through the steps: two tiles.
+/// Most rows that a thread takes through the steps at a time.
 const CHUNK_ROWS: usize = 32;
-/// From this many chunks per thread on, rows are cut among the threads. A chunk streams all weights
-/// from the shared cache; fewer would do so for too little work, and balance badly.
-const CHUNKS_PER_THREAD: usize = 2;
+/// From this many rows per thread on, rows are cut among the threads: what one step writes is in
+/// its core's cache for the next, and threads meet at attention only. Each thread streams all
+/// weights then, which fewer rows would wait for.
+const MIN_ROWS_PER_THREAD: usize = 8;
+/// The same where weights are mostly floats, of which there are more bytes for each multiplication.
+const MIN_FLOAT_ROWS_PER_THREAD: usize = CHUNK_ROWS;
 
 /// What the operations of a step work on, allocated once.
 pub struct StepMemory {
@@ -41,6 +44,8 @@ pub struct StepMemory {
     together: RowMemory,
     /// `[num_threads]` for chunks of rows.
     workers: Vec<Mutex<Worker>>,
+    /// Rows from which on they are cut.
+    cut_from: usize,
 }
 
 // What linear steps need besides their rows.
@@ -56,8 +61,8 @@ struct Worker {
 }
 
 impl RowMemory {
-    fn new(rows: usize, plan: &Plan, isa: Isa) -> Result<Self, BackendError> {
-        let most = |kind| plan.most_columns(isa, kind);
+    fn new(rows: usize, plan: &Plan) -> Result<Self, BackendError> {
+        let most = |kind| plan.most_columns(kind);
         let (int8, bf16) = (most(ActivationKind::Int8), most(ActivationKind::Bf16));
         let activations = Activations::new(rows, int8, bf16, most(ActivationKind::F32))?;
         Ok(RowMemory { activations, products: Vec::with_capacity(plan.most_parts()) })
@@ -84,12 +89,14 @@ impl StepMemory {
         pool: Pool,
     ) -> Result<Self, BackendError> {
         let most_rows = options.max_step_tokens.max(options.max_logits_rows);
-        let cut_from = CHUNK_ROWS * CHUNKS_PER_THREAD * options.num_threads;
+        let is_int8 = plan.is_mostly(ActivationKind::Int8);
+        let per_thread = if is_int8 { MIN_ROWS_PER_THREAD } else { MIN_FLOAT_ROWS_PER_THREAD };
+        let cut_from = per_thread * options.num_threads;
         let rotary =
             |table: &tenon_backend::RopeTable| Rotary::new(table.clone(), options.max_step_tokens);
         let worker = |_| {
             let pool = Pool::new(1).map_err(|e| BackendError::Failed(e.to_string()))?;
-            let memory = RowMemory::new(CHUNK_ROWS.min(most_rows), plan, isa)?;
+            let memory = RowMemory::new(CHUNK_ROWS.min(most_rows), plan)?;
             Ok(Mutex::new(Worker { pool, memory }))
         };
         Ok(StepMemory {
@@ -98,8 +105,9 @@ impl StepMemory {
             cache: KvCache::new(kv.0, kv.1, options)?,
             attention: Attention::new(attention, options)?,
             rotaries: plan.ropes.iter().map(rotary).collect::<Result<_, _>>()?,
-            together: RowMemory::new(most_rows.min(cut_from), plan, isa)?,
+            together: RowMemory::new(most_rows.min(cut_from), plan)?,
             workers: (0..options.num_threads).map(worker).collect::<Result<_, BackendError>>()?,
+            cut_from,
             pool,
         })
     }
@@ -142,15 +150,16 @@ impl StepMemory {
         let arena = SharedPtr::new(&mut self.arena);
         let (isa, cache, rotaries) = (self.isa, &self.cache, &self.rotaries);
         let local = Local { isa, plan, inputs, arena, cache, rotaries };
-        if rows < CHUNK_ROWS * CHUNKS_PER_THREAD * self.workers.len() {
+        let workers = &self.workers;
+        if rows < self.cut_from {
             for step in steps {
                 local.run(&mut self.pool, &mut self.together, step, 0..rows);
             }
             return;
         }
-        let workers = &self.workers;
-        self.pool.run(rows.div_ceil(CHUNK_ROWS), |chunk, worker| {
-            let chunk = chunk * CHUNK_ROWS..rows.min((chunk + 1) * CHUNK_ROWS);
+        let chunk_rows = chunk_rows(rows, workers.len());
+        self.pool.run(rows.div_ceil(chunk_rows), |chunk, worker| {
+            let chunk = chunk * chunk_rows..rows.min((chunk + 1) * chunk_rows);
             // No other task has this worker's number now.
             let mut worker = workers[worker].lock().unwrap_or_else(PoisonError::into_inner);
             let Worker { pool, memory } = &mut *worker;
@@ -159,6 +168,13 @@ impl StepMemory {
             }
         });
     }
+}
+
+// Rows of a chunk: all threads have as many chunks, of about as many rows. An odd row would be a
+// tile of its own, for which weights are unpacked once more.
+fn chunk_rows(rows: usize, num_threads: usize) -> usize {
+    let chunks_per_thread = rows.div_ceil(CHUNK_ROWS * num_threads);
+    rows.div_ceil(chunks_per_thread * num_threads).next_multiple_of(2).min(CHUNK_ROWS)
 }
 
 impl Step {
