@@ -6,6 +6,7 @@
 //! The crate knows nothing of the host; a component built on it imports nothing.
 
 mod balance;
+mod bare_keys;
 pub mod bindings;
 mod body;
 mod by_first;
@@ -22,11 +23,16 @@ pub mod harness;
 mod headed;
 pub mod json;
 mod lanes;
+mod literals;
 mod markers;
 mod parser;
+mod python;
+mod quoted;
 mod rules;
 pub mod style;
+mod words;
 
+pub use bare_keys::{BareKeys, BareKeysRules};
 pub use body::Body;
 pub use by_first::ByFirst;
 pub use call::{Call, CallReader, Opened, Step};
@@ -36,6 +42,7 @@ pub use family::{CallFormat, Family, Frame, Place, Rule, Section};
 pub use framed::{Framed, Header, Messages, Route};
 pub use headed::{Headed, HeadedRules, Part};
 pub use parser::{Declared, Parser, Session};
+pub use python::{Python, PythonRules};
 pub use style::{AtCall, Style};
 
 pub use bindings::exports::tenon::extension::output_parser::{
