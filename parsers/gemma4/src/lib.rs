@@ -1,0 +1,37 @@
+//! Gemma 4: `<|tool_call>call:NAME{KEY:VALUE}<tool_call|>` with strings between `<|"|>`, reasoning
+//! in a channel.
+
+use tenon_guest::{
+    BareKeys, BareKeysRules, CallFormat, Declared, Family, Rule, export_parser, style,
+};
+
+const OPENER: &str = "<|tool_call>";
+const CLOSER: &str = "<tool_call|>";
+const DELIMITER: &str = "<|\"|>";
+
+/// The format.
+pub struct Gemma4;
+
+impl Declared for Gemma4 {
+    const FAMILY: &'static Family = &Family {
+        aliases: &["gemma-4"],
+        reasoning: &[style::GEMMA4],
+        calls: Some(&CallFormat {
+            again: &["call:"],
+            closers: &[CLOSER],
+            separators: ",;]",
+            ..CallFormat::new(&[OPENER], |_| {
+                Box::new(BareKeys::new(BareKeysRules { delimiter: DELIMITER, closer: CLOSER }))
+            })
+        }),
+        inner_tokens: &[DELIMITER],
+        evidence: &[Rule::template(&[OPENER], &[]), Rule::vocabulary(&[OPENER, CLOSER])],
+        ..Family::named(
+            "gemma4",
+            env!("CARGO_PKG_VERSION"),
+            "call:NAME{KEY:VALUE} in <|tool_call>: Gemma 4",
+        )
+    };
+}
+
+export_parser!(Gemma4);

@@ -1,0 +1,33 @@
+//! Olmo 3: `<function_calls>` around calls as Python writes them, one a line; a list is read, too.
+
+use tenon_guest::{CallFormat, Declared, Family, Python, PythonRules, Rule, export_parser, style};
+
+const CLOSER: &str = "</function_calls>";
+
+/// The format.
+pub struct Olmo3;
+
+impl Declared for Olmo3 {
+    const FAMILY: &'static Family = &Family {
+        reasoning: &[style::OLMO3, style::QWEN3],
+        calls: Some(&CallFormat {
+            closers: &[CLOSER],
+            separators: ",;]",
+            ..CallFormat::new(&["<function_calls>"], |_| {
+                Box::new(Python::new(PythonRules {
+                    needs_list: false,
+                    closer: CLOSER,
+                    is_unescaped: false,
+                }))
+            })
+        }),
+        evidence: &[Rule::template(&["<function_calls>"], &["<invoke name="])],
+        ..Family::named(
+            "olmo3",
+            env!("CARGO_PKG_VERSION"),
+            "Python calls, one a line, in <function_calls> tags: Olmo 3",
+        )
+    };
+}
+
+export_parser!(Olmo3);
