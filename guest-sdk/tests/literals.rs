@@ -254,7 +254,7 @@ fn no_invention<P: Declared>(text: &str) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
     fn python_calls_are_read(arguments in arguments(HOSTILE, HOSTILE), seed in any::<u64>()) {
@@ -325,7 +325,7 @@ fn time_grows_with_the_text_and_not_faster() {
         let text = |count: usize| format!("{head}{}{tail}", unit.repeat(count / unit.len()));
         let (short, long) = (text(14_000), text(56_000));
         let best = |time: fn(&str) -> Duration, text: &str| {
-            (0..12).map(|_| time(text)).min().unwrap_or_default().as_secs_f64()
+            (0..6).map(|_| time(text)).min().unwrap_or_default().as_secs_f64()
         };
         for time in [time::<Exact>, time::<Unescaped>, time::<Gemma>] {
             let growth = best(time, &long) / best(time, &short);

@@ -10,14 +10,16 @@ pub(crate) const ENTRIES: &[Entry] = &[
         "pythonic",
         &[("pythonic", None), ("gemma3_pythonic", None)],
         Some(|calls| format!("[{}]", each(calls, ", ", python_call))),
-    ),
+    )
+    .with_pieces(PYTHON),
     Entry::of::<tenon_parser_olmo3::Olmo3>(
         "olmo3",
         &[("olmo3", Some("olmo3"))],
         Some(|calls| {
             format!("<function_calls>\n{}\n</function_calls>", each(calls, "\n", python_call))
         }),
-    ),
+    )
+    .with_pieces(PYTHON),
     Entry::of::<tenon_parser_lfm2::Lfm2>(
         "lfm2",
         &[("lfm2", Some("qwen3"))],
@@ -25,7 +27,8 @@ pub(crate) const ENTRIES: &[Entry] = &[
             let calls = each(calls, ", ", python_call);
             format!("<|tool_call_start|>[{calls}]<|tool_call_end|>")
         }),
-    ),
+    )
+    .with_pieces(PYTHON),
     Entry::of::<tenon_parser_gemma4::Gemma4>(
         "gemma4",
         &[("gemma4", Some("gemma4"))],
@@ -34,8 +37,15 @@ pub(crate) const ENTRIES: &[Entry] = &[
                 format!("<|tool_call>call:{name}{}<tool_call|>", bare(arguments, "<|\"|>"))
             })
         }),
-    ),
+    )
+    .unquoted()
+    .with_pieces(BARE),
 ];
+
+const PYTHON: &[&str] =
+    &["[f(", "f(a=", "x='", "'''", "\\x4", "\\ud83d", "\\\n", "r'", "True", "1_0", "{'k':", "it's"];
+
+const BARE: &[&str] = &["call:f{", "call:", "a:", "x:[", "{k:", "108.", "nil"];
 
 fn python_call(name: &str, arguments: &Value) -> String {
     let members = arguments.as_object().into_iter().flatten();
@@ -56,7 +66,8 @@ fn python(value: &Value) -> String {
             format!("[{}]", items.join(", "))
         }
         Value::Object(members) => {
-            let member = |(key, value)| format!("{}: {}", quoted(key), python(value));
+            let member =
+                |(key, value): (&String, &Value)| format!("{}: {}", quoted(key), python(value));
             let members: Vec<String> = members.iter().map(member).collect();
             format!("{{{}}}", members.join(", "))
         }
