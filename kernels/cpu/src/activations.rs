@@ -1,7 +1,8 @@
 //! The inputs of linear operations, converted once per operation to what the kernels read.
 //!
 //! Rows are cut into tiles of 16 (floats), 8, 4, 2 and 1 so that a kernel of a fixed number of
-//! tokens reads one contiguous run. A row's conversion depends on that row alone, never on its neighbours.
+//! tokens reads one contiguous run. A row's conversion depends on that row alone, never on its
+//! neighbours.
 
 use half::bf16;
 use tenon_backend::BackendError;

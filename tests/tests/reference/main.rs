@@ -82,18 +82,30 @@ fn options(weights: WeightMode, kv_dtype: KvDType) -> PrepareOptions {
     }
 }
 
-/// Runs `tokens` in chunks of at most `chunk`; log-probabilities after each token from `first` on.
+/// Log-probabilities after each token from `first` on.
 fn logprobs(
     backend: &mut dyn Backend,
     tokens: &[u32],
     first: usize,
     chunk: usize,
 ) -> Vec<Vec<f32>> {
+    let mut out = Vec::new();
+    run(backend, tokens, first, chunk, |logits| out.push(log_softmax(logits)));
+    out
+}
+
+/// Runs `tokens` in chunks of at most `chunk`; `row` gets the logits after each from `first` on.
+fn run(
+    backend: &mut dyn Backend,
+    tokens: &[u32],
+    first: usize,
+    chunk: usize,
+    mut row: impl FnMut(&[f32]),
+) {
     // Blocks in descending order: the block table must be followed.
     let num_blocks = tokens.len().div_ceil(BLOCK_SIZE) as u32;
     let blocks: Vec<u32> = (0..num_blocks).rev().collect();
     let slot = |p: u32| blocks[p as usize / BLOCK_SIZE] * BLOCK_SIZE as u32 + p % BLOCK_SIZE as u32;
-    let mut out = Vec::new();
     for start in (0..tokens.len()).step_by(chunk) {
         let end = tokens.len().min(start + chunk);
         let positions: Vec<u32> = (start as u32..end as u32).collect();
@@ -121,10 +133,9 @@ fn logprobs(
         let ticket = backend.forward(&inputs).unwrap();
         let logits = backend.wait(ticket).unwrap();
         if !rows.is_empty() {
-            out.extend(logits.chunks_exact(logits.len() / rows.len()).map(log_softmax));
+            logits.chunks_exact(logits.len() / rows.len()).for_each(&mut row);
         }
     }
-    out
 }
 
 fn log_softmax(logits: &[f32]) -> Vec<f32> {
