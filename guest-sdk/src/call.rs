@@ -38,13 +38,20 @@ pub struct Opened<'a> {
     /// What all markers of this stream carry in front of their `>`, such as `:opensource`; empty:
     /// nothing. Only where the family is [`suffixed`](crate::Family::suffixed).
     pub suffix: &'a str,
+    /// It stands inside of a section.
+    pub in_section: bool,
 }
 
 /// Where a reader puts what it finds.
 #[derive(Debug)]
-pub struct Call<'a>(pub(crate) &'a mut Output);
+pub struct Call<'a>(pub(crate) &'a mut Output, pub(crate) &'a RequestInfo);
 
-impl Call<'_> {
+impl<'a> Call<'a> {
+    /// The request's tools, OpenAI's list as JSON.
+    pub fn tools(&self) -> &'a str {
+        &self.1.tools
+    }
+
     /// Commits: the call exists and is never taken back. `id`: from the model's text, where the
     /// format has ids.
     pub fn begin(&mut self, name: &str, id: Option<&str>) {

@@ -67,12 +67,14 @@ impl<'a> Document<'a> {
 }
 
 fn skip_blanks(text: &str) -> &str {
-    text.trim_start_matches([' ', '\t', '\r', '\n'])
+    let len = text.bytes().take_while(|byte| is_blank(*byte)).count();
+    &text[len..]
 }
 
 /// The value behind blanks and commas; `rest` goes behind it.
 fn next_value<'a>(rest: &mut &'a str) -> Option<Document<'a>> {
-    let text = rest.trim_start_matches([' ', '\t', '\r', '\n', ',']);
+    let len = rest.bytes().take_while(|byte| is_blank(*byte) || *byte == b',').count();
+    let text = &rest[len..];
     let value = Document::of(text)?;
     *rest = text.get(value.0.len()..)?;
     Some(value)

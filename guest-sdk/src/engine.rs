@@ -130,7 +130,7 @@ impl Engine {
         if let Some(section) = calls.sections.first() {
             self.state = State::Opening(Held { section: Some(section), ..held });
         } else if let Some(marker) = calls.openers.first()
-            && let Some(reader) = self.rules.reader(marker, "")
+            && let Some(reader) = self.rules.reader(marker, "", false)
         {
             self.state = State::Call(Attempt { reader, held, is_committed: false });
         }
@@ -358,10 +358,11 @@ impl Engine {
 
     /// A call's opener stands at `position`; `held` goes back with it if it is none.
     fn try_call(&mut self, marker: Marker, len: usize, held: Held) {
+        let in_section = held.section.is_some() || self.section.is_some();
         let text = &self.buffer[self.position..];
         let mut suffix = self.suffix.clone();
         suffix.learn(marker.text, text, len);
-        let Some(reader) = self.rules.reader(marker.text, suffix.text()) else {
+        let Some(reader) = self.rules.reader(marker.text, suffix.text(), in_section) else {
             return self.give_back(held);
         };
         let mut held = held;
@@ -379,7 +380,7 @@ impl Engine {
         let State::Call(attempt) = &mut self.state else { return false };
         let mark = self.out.mark();
         let text = &self.buffer[self.position..];
-        let step = attempt.reader.read(text, end, &mut Call(&mut self.out));
+        let step = attempt.reader.read(text, end, &mut Call(&mut self.out, &self.rules.request));
         let text_len = text.len();
         if self.out.num_calls > mark.num_calls && !attempt.is_committed {
             if self.rules.calls.is_none() {

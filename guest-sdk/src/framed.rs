@@ -392,7 +392,7 @@ impl Framed {
         let mark = self.out.mark();
         let text = &self.buffer[self.position..];
         let text_len = text.len();
-        let step = attempt.reader.read(text, end, &mut Call(&mut self.out));
+        let step = attempt.reader.read(text, end, &mut Call(&mut self.out, &self.request));
         if self.out.num_calls > mark.num_calls && !attempt.is_committed {
             attempt.is_committed = true;
             self.content.markup();

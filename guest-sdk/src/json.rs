@@ -333,7 +333,7 @@ pub fn quoted(text: &str) -> String {
 /// Is all of `text`, blanks around it aside, one JSON value?
 pub fn is_value(text: &str) -> bool {
     let mut checker = Checker::default();
-    let text = text.trim_matches([' ', '\t', '\r', '\n']);
+    let text = crate::trimmed(text);
     for (at, byte) in text.bytes().enumerate() {
         match checker.byte(byte) {
             Checked::More => {}

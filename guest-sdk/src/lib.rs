@@ -29,8 +29,13 @@ mod parser;
 mod python;
 mod quoted;
 mod rules;
+pub mod schema;
 pub mod style;
+mod tagged;
+mod tags;
+mod tree;
 mod words;
+pub mod writer;
 
 pub use bare_keys::{BareKeys, BareKeysRules};
 pub use body::Body;
@@ -44,6 +49,8 @@ pub use headed::{Headed, HeadedRules, Part};
 pub use parser::{Declared, Parser, Session};
 pub use python::{Python, PythonRules};
 pub use style::{AtCall, Style};
+pub use tagged::{Closing, Keys, Naming, TagRules, Tagged};
+pub use tree::{Tree, TreeRules};
 
 pub use bindings::exports::tenon::extension::output_parser::{
     Channel, Descriptor, Event, Evidence, FinishReason, Grammar, ModelInfo, ReasoningStyle, Reply,
@@ -53,6 +60,14 @@ pub use bindings::exports::tenon::extension::output_parser::{
 /// Is it what the policy calls blank: space, tab, CR or LF?
 pub fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
+}
+
+/// `text` without the blanks around it.
+pub(crate) fn trimmed(text: &str) -> &str {
+    let bytes = text.as_bytes();
+    let Some(start) = bytes.iter().position(|byte| !is_blank(*byte)) else { return "" };
+    let end = bytes.iter().rposition(|byte| !is_blank(*byte)).map_or(start, |last| last + 1);
+    &text[start..end] // blanks are ASCII
 }
 
 /// Exports a [`Parser`] as the component's `parser` world. Natively it expands to nothing, so that

@@ -86,9 +86,14 @@ impl Rules {
         sections.iter().find(|section| section.opener == marker || section.closer == marker)
     }
 
-    pub fn reader(&self, marker: &'static str, suffix: &str) -> Option<Box<dyn CallReader>> {
+    pub fn reader(
+        &self,
+        marker: &'static str,
+        suffix: &str,
+        in_section: bool,
+    ) -> Option<Box<dyn CallReader>> {
         let calls = self.calls.or(self.quoted)?;
-        Some((calls.reader)(&Opened { marker, request: &self.request, suffix }))
+        Some((calls.reader)(&Opened { marker, request: &self.request, suffix, in_section }))
     }
 }
 

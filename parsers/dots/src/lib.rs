@@ -1,0 +1,54 @@
+//! dots: `<invoke name="NAME">` and `<parameter name="KEY">`, or JSON objects, in
+//! `<dots_function_call>`.
+
+use tenon_guest::{
+    ByFirst, CallFormat, Closing, Declared, Envelope, EnvelopeRules, Family, Keys, Naming, Rule,
+    Section, TagRules, Tagged,
+};
+
+const TAGS: TagRules = TagRules {
+    naming: Naming::Proved(&[]),
+    parameter: "<parameter name=",
+    keys: Keys::Attribute,
+    value_closer: "</parameter>",
+    closing: Closing::Anchored,
+    closer: "</invoke>",
+    outer: &["</dots_function_call>"],
+    next: &["<invoke name="],
+    newlines: false,
+    cdata: false,
+    nulls: &["null"],
+};
+
+const JSON: EnvelopeRules = EnvelopeRules::behind_marker("</dots_function_call>");
+
+/// The format.
+pub struct Dots;
+
+impl Declared for Dots {
+    const FAMILY: &'static Family = &Family {
+        calls: Some(&CallFormat {
+            sections: &[Section {
+                opener: "<dots_function_call>",
+                closer: "</dots_function_call>",
+                empty_is_text: false,
+            }],
+            again: &["{", "["],
+            separators: ",;]",
+            ..CallFormat::new(TAGS.next, |_| {
+                Box::new(ByFirst::new(|first| match first {
+                    b'{' | b'[' => Some(Box::new(Envelope::new(JSON))),
+                    _ => Some(Box::new(Tagged::plain(&TAGS, true, ""))),
+                }))
+            })
+        }),
+        evidence: &[Rule::template(&["<dots_function_call>"], &[])],
+        ..Family::named(
+            "dots",
+            env!("CARGO_PKG_VERSION"),
+            "<invoke> tags or JSON in <dots_function_call>: dots",
+        )
+    };
+}
+
+tenon_guest::export_parser!(Dots);

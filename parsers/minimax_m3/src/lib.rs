@@ -1,0 +1,36 @@
+//! MiniMax M3: arguments as a tree of tags, each behind the token `]<]minimax[>[`.
+
+use tenon_guest::{CallFormat, Declared, Family, Rule, Section, Tree, TreeRules, style};
+
+const TAGS: TreeRules = TreeRules {
+    tag: "]<]minimax[>[<",
+    closer: "]<]minimax[>[</invoke>",
+    outer: &["]<]minimax[>[</tool_call>", "]<]minimax[>[<invoke name="],
+};
+
+/// The format.
+pub struct MinimaxM3;
+
+impl Declared for MinimaxM3 {
+    const FAMILY: &'static Family = &Family {
+        aliases: &["minimax-m3"],
+        reasoning: &[style::MINIMAX_M3],
+        calls: Some(&CallFormat {
+            sections: &[Section {
+                opener: "]<]minimax[>[<tool_call>",
+                closer: "]<]minimax[>[</tool_call>",
+                empty_is_text: false,
+            }],
+            ..CallFormat::new(&["]<]minimax[>[<invoke name="], |_| Box::new(Tree::new(&TAGS)))
+        }),
+        inner_tokens: &["]<]minimax[>["],
+        evidence: &[Rule::template(&["]<]minimax[>["], &[]), Rule::vocabulary(&["]<]minimax[>["])],
+        ..Family::named(
+            "minimax_m3",
+            env!("CARGO_PKG_VERSION"),
+            "trees of tags behind a token: MiniMax M3",
+        )
+    };
+}
+
+tenon_guest::export_parser!(MinimaxM3);

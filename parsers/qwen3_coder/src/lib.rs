@@ -1,0 +1,112 @@
+//! Qwen3-Coder and its kin (Qwen3.5, Nemotron 3, MiMo, Step 3.5, Seed-OSS): `<function=NAME>` and
+//! `<parameter=KEY>` in a wrapper. The wrapper may be forgotten; a value's closer counts only with
+//! what follows it; one newline on each side of a value is framing.
+
+use tenon_guest::{
+    CallFormat, Closing, Declared, Family, Keys, Naming, Rule, Section, TagRules, Tagged, style,
+};
+
+const TAGS: TagRules = TagRules {
+    naming: Naming::Equals,
+    parameter: "<parameter=",
+    keys: Keys::Equals,
+    value_closer: "</parameter>",
+    closing: Closing::AnchoredOrNewline,
+    closer: "</function>",
+    outer: &["</tool_call>"],
+    next: &["<function="],
+    newlines: true,
+    cdata: false,
+    nulls: &["null"],
+};
+
+const CALLS: CallFormat = CallFormat {
+    sections: &[Section { opener: "<tool_call>", closer: "</tool_call>", empty_is_text: true }],
+    openers_count_bare: true,
+    ..CallFormat::new(&["<function="], |opened| Box::new(Tagged::new(&TAGS, opened)))
+};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Qwen3-Coder, Qwen3.5 and later, Nemotron 3.
+pub struct Qwen3Coder;
+
+impl Declared for Qwen3Coder {
+    const FAMILY: &'static Family = &Family {
+        aliases: &["qwen3_xml", "qwen_xml", "nemotron_nano", "nemotron_v3", "nano_v3"],
+        reasoning: &[style::QWEN3, style::NEMOTRON_V3, style::DEEPSEEK_R1],
+        calls: Some(&CALLS),
+        evidence: &[Rule::template(&["<function=", "<parameter="], &["<seed:tool_call>"])],
+        ..Family::named(
+            "qwen3_coder",
+            VERSION,
+            "<function=NAME> in <tool_call> tags: Qwen3-Coder, Qwen3.5, Nemotron 3",
+        )
+    };
+}
+
+#[cfg(feature = "qwen3_coder")]
+tenon_guest::export_parser!(Qwen3Coder);
+
+/// MiMo. Nothing in its template tells it from Qwen3-Coder's: it is chosen by name.
+pub struct Mimo;
+
+impl Declared for Mimo {
+    const FAMILY: &'static Family = &Family {
+        reasoning: &[style::MIMO],
+        calls: Some(&CALLS),
+        ..Family::named("mimo", VERSION, "<function=NAME> in <tool_call> tags: MiMo")
+    };
+}
+
+#[cfg(feature = "mimo")]
+tenon_guest::export_parser!(Mimo);
+
+/// Step 3.5 and 3.7, whose template writes Python's `None`. Chosen by name, as MiMo.
+pub struct Step3p5;
+
+impl Declared for Step3p5 {
+    const FAMILY: &'static Family = &Family {
+        reasoning: &[style::STEP3P5],
+        calls: Some(&CallFormat {
+            reader: |opened| {
+                const STEP: TagRules = TagRules { nulls: &["null", "None"], ..TAGS };
+                Box::new(Tagged::new(&STEP, opened))
+            },
+            ..CALLS
+        }),
+        ..Family::named("step3p5", VERSION, "<function=NAME> in <tool_call> tags: Step 3.5, 3.7")
+    };
+}
+
+#[cfg(feature = "step3p5")]
+tenon_guest::export_parser!(Step3p5);
+
+/// Seed-OSS: markers of its own around the same tags.
+pub struct SeedOss;
+
+impl Declared for SeedOss {
+    const FAMILY: &'static Family = &Family {
+        reasoning: &[style::SEED_OSS],
+        calls: Some(&CallFormat {
+            sections: &[Section {
+                opener: "<seed:tool_call>",
+                closer: "</seed:tool_call>",
+                empty_is_text: true,
+            }],
+            reader: |opened| {
+                const SEED: TagRules = TagRules { outer: &["</seed:tool_call>"], ..TAGS };
+                Box::new(Tagged::new(&SEED, opened))
+            },
+            ..CALLS
+        }),
+        evidence: &[
+            Rule::template(&["<seed:tool_call>"], &[]),
+            Rule::vocabulary(&["<seed:tool_call>", "</seed:tool_call>"]),
+        ],
+        ..Family::named("seed_oss", VERSION, "<function=NAME> in <seed:tool_call> tags: Seed-OSS")
+    };
+}
+
+#[cfg(feature = "seed_oss")]
+tenon_guest::export_parser!(SeedOss);
