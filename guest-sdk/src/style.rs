@@ -92,16 +92,16 @@ pub(crate) fn owned(texts: &[&str]) -> Vec<String> {
 }
 
 /// Qwen 3: a call inside ends it.
-pub const QWEN3: Style = Style::think("qwen3", &["qwen3-thinking"], AtCall::Ends);
+pub const QWEN3: Style = Style::think("qwen3", &["qwen3-thinking", "baichuan_m2"], AtCall::Ends);
 /// DeepSeek R1 and its like: a call inside is quoted.
 pub const DEEPSEEK_R1: Style =
-    Style::think("deepseek_r1", &["deepseek-r1", "basic"], AtCall::Quoted);
+    Style::think("deepseek_r1", &["deepseek-r1", "basic", "ling", "exaone4"], AtCall::Quoted);
 /// DeepSeek V3.1 and V3.2.
 pub const DEEPSEEK_V3: Style =
     Style::think("deepseek_v3", &["deepseek-v3", "deepseek_v3_1", "deepseek_v3_2"], AtCall::Ends);
 /// DeepSeek V4.
 pub const DEEPSEEK_V4: Style =
-    Style::think("deepseek_v4", &["deepseek-v4", "deepseekv4", "deepseek_v41"], AtCall::Ends);
+    Style::think("deepseek_v4", &["deepseek-v4", "deepseekv4"], AtCall::Ends);
 /// Kimi K2 Thinking and later.
 pub const KIMI_K2: Style = Style::think("kimi_k2", &["kimi_k25"], AtCall::Ends);
 /// Kimi's first thinking models.
@@ -114,7 +114,7 @@ pub const GLM47: Style = Style::think("glm47", &[], AtCall::Ends);
 pub const NEMOTRON_V3: Style =
     Style::think("nemotron_v3", &["nemotron_3", "nemotron3", "nemotron_nano"], AtCall::Ends);
 /// Nemotron nano v2 and deci.
-pub const NEMOTRON_DECI: Style = Style::think("nemotron_deci", &[], AtCall::Quoted);
+pub const NEMOTRON_DECI: Style = Style::think("nemotron_deci", &["nemotron_v2"], AtCall::Quoted);
 /// MiMo.
 pub const MIMO: Style = Style::think("mimo", &[], AtCall::Ends);
 /// MiniMax M1 and M2.

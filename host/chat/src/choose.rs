@@ -144,6 +144,22 @@ pub fn resolve<'a>(
     Ok(Some(ParserChoice { parser: descriptor.name.clone(), style }))
 }
 
+/// The parser that reads a family of conformance cases, by name or alias, and the style to bind:
+/// the one that is called like the family, or else the parser's default.
+pub fn for_family<'a>(
+    descriptors: impl IntoIterator<Item = &'a Descriptor>,
+    family: &str,
+) -> Result<ParserChoice, ChooseError> {
+    let descriptors: Vec<_> = descriptors.into_iter().collect();
+    let mut all = descriptors.iter();
+    let Some(descriptor) = all.find(|of| is_name(family, &of.name, &of.aliases)) else {
+        return reasoning_only(&descriptors, family);
+    };
+    let default = descriptor.reasoning_styles.first();
+    let style = find_style(descriptor, family).or(default).map(|style| style.name.clone());
+    Ok(ParserChoice { parser: descriptor.name.clone(), style })
+}
+
 /// The style of that name or alias.
 pub fn find_style<'a>(descriptor: &'a Descriptor, name: &str) -> Option<&'a ReasoningStyle> {
     let mut styles = descriptor.reasoning_styles.iter();

@@ -272,12 +272,14 @@ pub enum ExtensionCommand {
     },
     /// Run conformance cases through a component, for every cut of their text
     Test {
-        /// A component, or the name of a built-in parser
-        component: String,
+        /// A component, or the name of a built-in parser [default: the built-in parser that each
+        /// case's family names]
+        component: Option<String>,
         /// JSON Lines in the schema of tests/cases/formats.jsonl
         #[arg(long, value_name = "FILE")]
         cases: PathBuf,
-        /// Only cases of this family [default: those that the component's name or aliases match]
+        /// Only cases of this family [default: those that the component's name or aliases match, or
+        /// all without a component]
         #[arg(long)]
         family: Option<String>,
     },

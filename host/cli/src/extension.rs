@@ -1,6 +1,7 @@
 //! `tenon extension …`: an author's loop. Build a crate to a component, run its cases for every cut
 //! of their text, upload it, list what a server has.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -9,10 +10,12 @@ use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use tenon_chat::cases::{self, Case, Run, Scope};
+use tenon_chat::choose;
 use tenon_chat::parser::ParserFactory;
 
 use crate::args::ExtensionCommand;
 use crate::client::Client;
+use crate::embedded::{self, Embedded};
 use crate::hub;
 
 const TARGET: &str = "wasm32-unknown-unknown";
@@ -25,7 +28,7 @@ pub fn run(command: &ExtensionCommand) -> Result<()> {
     match command {
         ExtensionCommand::Build { dir, output } => build(dir, output.as_deref()),
         ExtensionCommand::Test { component, cases, family } => {
-            test(component, cases, family.as_deref())
+            test(component.as_deref(), cases, family.as_deref())
         }
         ExtensionCommand::Push { component, name, server, bind } => {
             push(&Client::new(server), component, name.as_deref(), bind.as_deref())
@@ -90,33 +93,29 @@ fn package_at(metadata: &Value, manifest: &Path) -> Result<String> {
 }
 
 /// Runs every case of the component's families; fails if one fails.
-fn test(component: &str, path: &Path, family: Option<&str>) -> Result<()> {
-    let factory = hub::open_component(component)?;
+fn test(component: Option<&str>, path: &Path, family: Option<&str>) -> Result<()> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("cannot read the cases `{}`", path.display()))?;
     let all = cases::read(&text).with_context(|| path.display().to_string())?;
-    let selected: Vec<&Case> = all.iter().filter(|c| belongs(c, &factory, family)).collect();
+    let mut subjects = match component {
+        Some(component) => Subjects::One(hub::open_component(component)?),
+        None => Subjects::BuiltIn { all: embedded::all()?, open: BTreeMap::new() },
+    };
+    let selected: Vec<&Case> = all.iter().filter(|case| subjects.reads(case, family)).collect();
     if selected.is_empty() {
-        let name = &factory.descriptor().name;
-        bail!("no case in `{}` is of a family of `{name}`; name one by --family", path.display());
+        bail!("no case in `{}` fits; name its family by --family", path.display());
     }
-    let scope = if factory.descriptor().tools { Scope::Whole } else { Scope::Reasoning };
-    let run = Run { factory: &factory, style: None, scope };
     let bar = progress_bar(selected.len() as u64);
     let (mut num_passed, mut num_failed, mut num_runs) = (0, 0, 0);
     for case in selected {
-        match run.check(case, NUM_RANDOM_CUTS) {
+        match subjects.check(case)? {
             Ok(runs) => {
                 num_passed += 1;
                 num_runs += runs;
             }
-            Err(failure) => {
+            Err(message) => {
                 num_failed += 1;
-                let how = if failure.watched { "watched" } else { "unwatched" };
-                bar.suspend(|| {
-                    println!("FAILED {} ({how}, cuts {:?})", case.id, failure.cuts);
-                    println!("  {}", failure.message);
-                });
+                bar.suspend(|| println!("FAILED {}\n  {message}", case.id));
             }
         }
         bar.inc(1);
@@ -130,11 +129,60 @@ fn test(component: &str, path: &Path, family: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-fn belongs(case: &Case, factory: &Arc<dyn ParserFactory>, family: Option<&str>) -> bool {
-    let descriptor = factory.descriptor();
-    match family {
-        Some(family) => case.family == family,
-        None => case.family == descriptor.name || descriptor.aliases.contains(&case.family),
+/// What is tested.
+enum Subjects {
+    One(Arc<dyn ParserFactory>),
+    /// The parser that each case's family names; opened when it is first needed.
+    BuiltIn {
+        all: Vec<Embedded>,
+        open: BTreeMap<String, Arc<dyn ParserFactory>>,
+    },
+}
+
+impl Subjects {
+    fn reads(&self, case: &Case, family: Option<&str>) -> bool {
+        match (family, self) {
+            (Some(family), _) => case.family == family,
+            (None, Subjects::BuiltIn { .. }) => true,
+            (None, Subjects::One(factory)) => {
+                let descriptor = factory.descriptor();
+                case.family == descriptor.name || descriptor.aliases.contains(&case.family)
+            }
+        }
+    }
+
+    /// How many runs the case took, or how it failed.
+    fn check(&mut self, case: &Case) -> Result<Result<usize, String>> {
+        let (factory, style) = match self {
+            Subjects::One(factory) => {
+                let named = choose::find_style(factory.descriptor(), &case.family);
+                let style = named.map(|style| style.name.clone());
+                (Arc::clone(factory), style)
+            }
+            Subjects::BuiltIn { all, open } => {
+                let descriptors = all.iter().map(|embedded| &embedded.descriptor);
+                let choice = match choose::for_family(descriptors, &case.family) {
+                    Ok(choice) => choice,
+                    Err(error) => return Ok(Err(error.to_string())),
+                };
+                let factory = match open.get(&choice.parser) {
+                    Some(factory) => Arc::clone(factory),
+                    None => {
+                        let factory: Arc<dyn ParserFactory> = hub::open_component(&choice.parser)?;
+                        open.insert(choice.parser.clone(), Arc::clone(&factory));
+                        factory
+                    }
+                };
+                (factory, choice.style)
+            }
+        };
+        let style = case.reasoning_family.clone().or(style);
+        let scope = if factory.descriptor().tools { Scope::Whole } else { Scope::Reasoning };
+        let run = Run { factory: &factory, style: style.as_deref(), scope };
+        Ok(run.check(case, NUM_RANDOM_CUTS).map_err(|failure| {
+            let how = if failure.watched { "watched" } else { "unwatched" };
+            format!("{how}, cut at {:?}: {}", failure.cuts, failure.message)
+        }))
     }
 }
 

@@ -20,7 +20,7 @@ const MESSAGES: Messages = Messages {
 
 const FAMILY: Family = Family {
     aliases: &["functionary", "functionary_v3.2"],
-    evidence: &[Rule::template(&[">>>", "all\n"], &[])],
+    evidence: &[Rule::template(&[">>>all"], &[])],
     ..Family::named(
         "functionary_v3",
         env!("CARGO_PKG_VERSION"),

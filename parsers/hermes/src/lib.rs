@@ -21,7 +21,7 @@ pub struct Hermes;
 
 impl Declared for Hermes {
     const FAMILY: &'static Family = &Family {
-        aliases: &["qwen", "qwen25"],
+        aliases: &["qwen", "qwen25", "ling", "exaone4", "holo2", "baichuan_m2"],
         reasoning: &[style::QWEN3, style::DEEPSEEK_R1, style::HOLO2],
         calls: Some(&CallFormat {
             again: &["{"],

@@ -13,7 +13,7 @@ pub struct Pythonic;
 
 impl Declared for Pythonic {
     const FAMILY: &'static Family = &Family {
-        aliases: &["llama4_pythonic"],
+        aliases: &["llama4_pythonic", "gemma3_pythonic"],
         reasoning: &[style::QWEN3, style::DEEPSEEK_R1],
         calls: Some(&CallFormat {
             place: Place::MessageStart,

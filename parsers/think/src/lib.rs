@@ -23,7 +23,7 @@ pub struct Think;
 
 impl Declared for Think {
     const FAMILY: &'static Family = &Family {
-        reasoning: &[style::QWEN3, style::DEEPSEEK_R1],
+        reasoning: &[style::QWEN3, style::DEEPSEEK_R1, style::HOLO2, style::TELECHAT4, style::KIMI],
         quoted_calls: Some(&CallFormat {
             ..CallFormat::new(&["<tool_call>"], |_| {
                 Box::new(Envelope::new(EnvelopeRules::behind_marker("</tool_call>")))

@@ -154,7 +154,7 @@ pub(crate) const ENTRIES: &[Entry] = &[
         &[],
         Some(|calls| each(calls, "", |n, a| format!("<function={n}>{a}</function>"))),
     ),
-    Entry::of::<tenon_parser_think::Think>("think", &[], None),
+    Entry::of::<tenon_parser_think::Think>("think", &[("telechat4", Some("telechat4"))], None),
 ];
 
 fn object(name: &str, arguments: &Value) -> String {

@@ -45,6 +45,11 @@ fn every_case_holds_for_every_cut() {
 }
 
 #[test]
+fn every_case_of_further_formats_holds_for_every_cut() {
+    check("more_formats.jsonl", 15);
+}
+
+#[test]
 fn every_report_holds_for_every_cut() {
     check("reports.jsonl", 49);
 }
@@ -65,4 +70,25 @@ fn a_family_has_one_parser_and_a_name_too() {
             assert_eq!(before, None, "`{name}` names `{}`, too", entry.name);
         }
     }
+}
+
+#[test]
+fn every_name_of_other_engines_finds_a_parser() {
+    let path = format!("{}/../cases/parser_names.json", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(path).expect("part of the project");
+    let names: BTreeMap<String, Vec<String>> = serde_json::from_str(&text).expect("JSON");
+    let (mut tools, mut styles) = (Vec::new(), Vec::new());
+    for descriptor in all().map(|entry| (entry.describe)()) {
+        if descriptor.tools {
+            tools.extend(descriptor.aliases.iter().chain([&descriptor.name]).cloned());
+        }
+        for style in &descriptor.reasoning_styles {
+            styles.extend(style.aliases.iter().chain([&style.name]).cloned());
+        }
+    }
+    let missing = |kind: &str, known: &[String]| -> Vec<String> {
+        names[kind].iter().filter(|name| !known.contains(name)).cloned().collect()
+    };
+    assert_eq!(missing("tool_call_parsers", &tools), Vec::<String>::new());
+    assert_eq!(missing("reasoning_parsers", &styles), Vec::<String>::new());
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use tempfile::TempDir;
 use tenon_chat::cases::{Case, Run, Scope, read};
-use tenon_chat::choose::find_style;
+use tenon_chat::choose::{find_style, for_family};
 use tenon_chat::parser::{Descriptor, ParserFactory};
 use tenon_extensions::{
     CompilerCommand, ExtensionHost, HostConfig, Limits, Parser, compile_child_main,
@@ -75,8 +75,9 @@ fn component(host: &ExtensionHost, name: &str) -> Arc<Parser> {
 
 /// The conformance cases, and those of public reports.
 fn cases() -> Vec<Case> {
-    let files = ["tests/cases/formats.jsonl", "tests/cases/reports.jsonl"];
-    let read = |file| read(&fs::read_to_string(root().join(file)).unwrap()).unwrap();
+    let files = ["formats.jsonl", "more_formats.jsonl", "reports.jsonl"];
+    let read = |file| read(&fs::read_to_string(root().join("tests/cases").join(file)).unwrap());
+    let read = |file| read(file).unwrap();
     files.into_iter().flat_map(read).collect()
 }
 
@@ -133,6 +134,20 @@ fn every_component_reads_its_cases_for_every_cut() {
         rows.push(board::Row { family, parser, num_cases, num_runs });
     }
     board::check(&root(), &rows);
+}
+
+#[test]
+fn each_family_of_the_cases_is_found_by_its_name() {
+    let index = index();
+    let read = |entry: &Value| serde_json::from_value(entry["descriptor"].clone()).unwrap();
+    let descriptors: Vec<Descriptor> = index.values().map(read).collect();
+    for family in tenon_formats::all() {
+        for (name, style) in family.cases {
+            let choice = for_family(&descriptors, name).unwrap();
+            assert_eq!(choice.parser, family.name, "{name}");
+            assert_eq!(choice.style.as_deref().filter(|_| style.is_some()), *style, "{name}");
+        }
+    }
 }
 
 #[test]
