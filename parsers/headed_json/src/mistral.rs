@@ -1,5 +1,6 @@
 //! Mistral: `[TOOL_CALLS]` and then a list of JSON objects with ids (up to v7) or, call by call,
-//! `NAME[CALL_ID]ID[ARGS]{…}` (from v11 on), of which only the name and the object are always there.
+//! `NAME[CALL_ID]ID[ARGS]{…}` (from v11 on), of which only the name and the object are always
+//! there.
 
 use tenon_guest::{
     ByFirst, CallFormat, CallReader, Declared, Envelope, EnvelopeRules, Family, Headed,

@@ -1,10 +1,10 @@
 //! Families that write one JSON object a call behind a marker of their own, and differ from Hermes
 //! in nothing but strings. The closer is optional once the object is whole.
 
-mod plugin;
+mod actions;
 mod tags;
 
-pub use plugin::{GigaChat3, Granite20bFc, Internlm};
+pub use actions::{GigaChat3, Granite20bFc, Internlm};
 pub use tags::{Ernie45, Granite4, Trinity};
 
 #[cfg(feature = "ernie45")]

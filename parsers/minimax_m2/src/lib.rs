@@ -28,7 +28,7 @@ pub struct MinimaxM2;
 impl Declared for MinimaxM2 {
     const FAMILY: &'static Family = &Family {
         aliases: &["minimax-m2"],
-        reasoning: &[style::MINIMAX_M2],
+        reasoning: &[style::MINIMAX_M2, style::MINIMAX_M2_APPEND_THINK],
         calls: Some(&CallFormat {
             sections: &[Section {
                 opener: "<minimax:tool_call>",

@@ -1,5 +1,5 @@
-//! Muse Glimmer: messages whose recipient is the channel, as in Harmony. `self` is reasoning, `user`
-//! the answer, anything else a tool, whose message holds a block of calls in tags.
+//! Muse Glimmer: messages whose recipient is the channel, as in Harmony. `self` is reasoning,
+//! `user` the answer, anything else a tool, whose message holds a block of calls in tags.
 
 use tenon_guest::{
     AtCall, Call, CallReader, Closing, Descriptor, Family, Framed, Header, Keys, Messages, Naming,
@@ -89,7 +89,7 @@ enum At {
     Start,
     /// Inside the block, before a call or its end.
     Gap,
-    Call(Tagged),
+    Call(Box<Tagged>),
 }
 
 impl Block {
@@ -138,7 +138,7 @@ impl CallReader for Block {
                     used += len;
                     let request = &self.request;
                     let opened = Opened { marker: INVOKE, request, suffix: "", in_section: true };
-                    self.at = At::Call(Tagged::new(&RULES, &opened));
+                    self.at = At::Call(Box::new(Tagged::new(&RULES, &opened)));
                 }
                 Err(true) => return Step::More(used),
                 Err(false) => {

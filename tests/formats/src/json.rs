@@ -137,9 +137,8 @@ pub(crate) const ENTRIES: &[Entry] = &[
         Some(|calls| {
             let calls = each(calls, "", |name, arguments| {
                 let id = format!("functions.{name}:7");
-                format!(
-                    "<|tool_call_begin|>{id}<|tool_call_argument_begin|>{arguments}<|tool_call_end|>"
-                )
+                let head = format!("<|tool_call_begin|>{id}<|tool_call_argument_begin|>");
+                format!("{head}{arguments}<|tool_call_end|>")
             });
             format!("<|tool_calls_section_begin|>{calls}<|tool_calls_section_end|>")
         }),

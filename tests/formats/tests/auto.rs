@@ -1,5 +1,5 @@
-//! `auto`: each family is found by what shows it, and by nobody else. Sketches of real templates say
-//! what else stands in them.
+//! `auto`: each family is found by what shows it, and by nobody else. Sketches of real templates
+//! say what else stands in them.
 
 use serde::Deserialize;
 use tenon_chat::choose::{Choice, choose};

@@ -27,14 +27,17 @@ const NUM_BATCHES: usize = 5;
 const HEAD: &str = "\
 # Output formats
 
-Every format that a shipped component reads. A name or alias works as `--tool-call-parser`, a style as `--reasoning-parser`, and
-`auto` finds most from the model's template and vocabulary. What all of them do alike is in [policy.md](policy.md).
+Every format that a shipped component reads. A name or alias works as `--tool-call-parser`, a style
+as `--reasoning-parser`, and `auto` finds most from the model's template and vocabulary. What all of
+them do alike is in [policy.md](policy.md).
 
-The page is written by the tests: `TENON_WRITE_FORMATS=1 cargo nextest run --cargo-profile ci --workspace -E
-'test(every_component_reads)'`. *Cases* are those of `tests/cases/formats.jsonl` and `reports.jsonl` that name the family; each ran
-in the sandbox whole, one character at a time, cut in two at every place and at 200 random ways, each with and without delivery
-by the host: *runs*. Times are nanoseconds per token of 4 bytes inside a string argument, the least of five batches: the parser
-compiled natively; in the sandbox with a call per token; and with a call for 8 tokens. Sizes are bytes of the component.
+The page is written by the tests: `TENON_WRITE_FORMATS=1 cargo nextest run --cargo-profile ci
+--workspace -E 'test(every_component_reads)'`. *Cases* are those of `tests/cases/formats.jsonl`,
+`more_formats.jsonl` and `reports.jsonl` that name the family; each ran in the sandbox whole, one
+character at a time, cut in two at every place and at 200 random ways, each with and without
+delivery by the host: *runs*. Times are nanoseconds per token of 4 bytes inside a string argument,
+the least of five batches: the parser compiled natively (with the tests' checks); in the sandbox
+with a call per token; and with a call for 8 tokens. Sizes are bytes of the component.
 
 ";
 
