@@ -4,7 +4,7 @@
 use crate::envelope::MAX_HEADER_BYTES;
 use crate::literals::{Arguments, Dialect, Move, Strings, is_name_byte};
 use crate::python::MAX_NAME_BYTES;
-use crate::{Call, CallReader, Step, is_blank};
+use crate::{Call, CallReader, Opened, Step, is_blank};
 
 /// In front of the name.
 const PREFIX: &[u8] = b"call:";
@@ -27,12 +27,16 @@ pub struct BareKeysRules {
     pub delimiter: &'static str,
     /// Ends a call that does not end itself, outside strings.
     pub closer: &'static str,
+    /// Values of any type may stand between delimiters: the schema says which.
+    pub is_typed: bool,
 }
 
 /// A [`CallReader`] for one call.
 #[derive(Debug)]
 pub struct BareKeys {
     rules: BareKeysRules,
+    /// OpenAI's list, where it decides what a value is.
+    tools: String,
     num_blanks: usize,
     /// Bytes of the prefix that are read.
     num_fixed: usize,
@@ -42,8 +46,9 @@ pub struct BareKeys {
 
 impl BareKeys {
     /// A reader that expects the prefix next, blanks aside.
-    pub fn new(rules: BareKeysRules) -> Self {
-        BareKeys { rules, num_blanks: 0, num_fixed: 0, name: String::new(), arguments: None }
+    pub fn new(rules: BareKeysRules, opened: &Opened<'_>) -> Self {
+        let tools = if rules.is_typed { opened.request.tools.clone() } else { String::new() };
+        BareKeys { rules, tools, num_blanks: 0, num_fixed: 0, name: String::new(), arguments: None }
     }
 
     /// Reads up to the `{`; `None`: this is no call.
@@ -68,6 +73,9 @@ impl BareKeys {
                     };
                     let name = std::mem::take(&mut self.name);
                     let mut arguments = Arguments::new(dialect, self.rules.closer, name);
+                    if self.rules.is_typed {
+                        arguments = arguments.typed_by(&self.tools);
+                    }
                     arguments.begin(call);
                     self.arguments = Some(Box::new(arguments));
                     return Some(at + 1);

@@ -34,6 +34,7 @@ pub mod style;
 mod tagged;
 mod tags;
 mod tree;
+mod typing;
 mod words;
 pub mod writer;
 

@@ -1,13 +1,14 @@
 //! The arguments of a call in a model's own notation, as JSON: Python's keyword arguments and
 //! Gemma's bare keys. The readers of these calls read the name and leave the rest to it.
 //!
-//! Strings, lists and dicts come out as they grow, numbers and words when they are whole, a key with
-//! its value (policy U8). A value that is no literal passes as its source text; where even that
-//! does not hold, the rest of the arguments passes as it came, up to the call's end (U7).
+//! Strings, lists and dicts come out as they grow, numbers and words when they are whole, a key
+//! with its value (policy U8). A value that is no literal passes as its source text; where even
+//! that does not hold, the rest of the arguments passes as it came, up to the call's end (U7).
 
 use crate::envelope::MAX_HEADER_BYTES;
 use crate::json::{MAX_DEPTH, escape_into};
 use crate::quoted::{Fed, Quoted, Quotes};
+use crate::typing::Typing;
 use crate::words::scalar;
 use crate::{Call, is_blank};
 
@@ -60,6 +61,8 @@ pub(crate) struct Arguments {
     /// A key that is read but not said, as the inside of a JSON string.
     key: Option<String>,
     string: Quoted,
+    /// What strings are, where the schema says it.
+    typing: Option<Typing>,
     /// The word that is being read.
     word: String,
     /// Brackets and quotes that are open in a word or in what is no literal.
@@ -83,6 +86,8 @@ enum At {
     Value(bool),
     Word,
     Text,
+    /// A string that the schema says what it is.
+    Typed,
     KeyText,
     Behind,
     /// As it comes.
@@ -100,7 +105,8 @@ impl Arguments {
             open: vec![dialect.close],
             is_first: true,
             key: None,
-            string: Quoted::Delimited(""),
+            string: Quoted::Delimited("", false),
+            typing: None,
             word: String::new(),
             depth: 0,
             quote: 0,
@@ -108,6 +114,12 @@ impl Arguments {
             unsaid: String::new(),
             json: String::new(),
         }
+    }
+
+    /// Strings between delimiters are what the schema of the call's tool says.
+    pub fn typed_by(mut self, tools: &str) -> Self {
+        self.typing = Some(Typing::new(tools, &self.name));
+        self
     }
 
     pub fn is_begun(&self) -> bool {
@@ -183,7 +195,7 @@ impl Arguments {
     /// Blanks between what matters are not kept, unless they may become text again.
     fn keep(&mut self, source: &str) {
         let is_blanks = self.is_begun && source.bytes().all(is_blank);
-        if !is_blanks || matches!(self.at, At::Word | At::KeyWord | At::KeyText) {
+        if !is_blanks || matches!(self.at, At::Word | At::KeyWord | At::KeyText | At::Typed) {
             self.unsaid.push_str(source);
         }
     }
@@ -191,7 +203,7 @@ impl Arguments {
     fn advance(&mut self, text: &str, end: bool, call: &mut Call<'_>) -> Move {
         let bytes = text.as_bytes();
         match self.at {
-            At::Text | At::KeyText => return self.text(text, end),
+            At::Text | At::KeyText | At::Typed => return self.text(text, end),
             At::Word => return self.word(text, end, call),
             At::Raw => return self.raw(text, end),
             _ => {}
@@ -254,7 +266,7 @@ impl Arguments {
             Strings::Delimited(delimiter) => {
                 match starts(bytes, delimiter, end) {
                     Start::Whole => {
-                        self.string = Quoted::Delimited(delimiter);
+                        self.string = Quoted::Delimited(delimiter, false);
                         return Some(Move::Used(delimiter.len()));
                     }
                     Start::Maybe => return Some(Move::Hold),
@@ -323,7 +335,7 @@ impl Arguments {
         }
         if let Some(step) = self.string(bytes, end) {
             if let Move::Used(_) = step {
-                self.begin_text(call);
+                self.begin_string(call);
             }
             return step;
         }
@@ -351,11 +363,25 @@ impl Arguments {
             return self.malformed();
         }
         self.begin(call);
+        if let Some(typing) = &mut self.typing {
+            typing.open(self.key.as_deref());
+        }
         self.say_key();
         self.json.push(if opens == b'}' { '{' } else { '[' });
         self.open.push(opens);
         self.is_first = true;
         self.go(if opens == b'}' { At::Key } else { At::Value(true) })
+    }
+
+    fn begin_string(&mut self, call: &mut Call<'_>) {
+        if let (Quoted::Delimited(_, is_plain), Some(typing)) = (&mut self.string, &mut self.typing)
+            && typing.begin(self.key.as_deref())
+        {
+            *is_plain = true;
+            self.at = At::Typed;
+        } else {
+            self.begin_text(call);
+        }
     }
 
     fn begin_text(&mut self, call: &mut Call<'_>) {
@@ -366,8 +392,9 @@ impl Arguments {
     }
 
     fn text(&mut self, text: &str, end: bool) -> Move {
-        let out = match (&mut self.key, self.at) {
-            (Some(key), At::KeyText) => key,
+        let out = match (&mut self.key, &mut self.typing, self.at) {
+            (Some(key), _, At::KeyText) => key,
+            (_, Some(typing), At::Typed) => &mut typing.text,
             _ => &mut self.json,
         };
         match self.string.feed(text, self.closer, end, out) {
@@ -378,10 +405,23 @@ impl Arguments {
                 Move::Used(len)
             }
             Fed::Closed(len) => {
-                self.json.push('"');
+                if self.at == At::Typed {
+                    self.say_typed();
+                } else {
+                    self.json.push('"');
+                }
                 self.at = At::Behind;
                 Move::Used(len)
             }
+        }
+    }
+
+    fn say_typed(&mut self) {
+        self.say_key();
+        let Some(typing) = &self.typing else { return };
+        match typing.literal() {
+            Some(literal) => self.json.push_str(literal),
+            None => push_quoted(&typing.text, &mut self.json),
         }
     }
 
@@ -434,9 +474,7 @@ impl Arguments {
         self.say_key();
         let word = self.word.trim_ascii_end();
         if !scalar(word, self.dialect.words, &mut self.json) {
-            self.json.push('"');
-            escape_into(word, &mut self.json);
-            self.json.push('"');
+            push_quoted(word, &mut self.json);
         }
         self.at = At::Behind;
         Move::Used(rest.len())
@@ -470,6 +508,9 @@ impl Arguments {
         let is_dict = self.open.last() == Some(&b'}') || self.is_call_level();
         self.json.push(if is_dict { '}' } else { ']' });
         self.open.pop();
+        if let Some(typing) = &mut self.typing {
+            typing.close();
+        }
         self.is_first = false;
         self.at = At::Behind;
         if self.open.is_empty() { Move::Ended(1) } else { Move::Used(1) }
@@ -525,6 +566,12 @@ impl Arguments {
         self.json.push_str(text);
         Move::Used(text.len())
     }
+}
+
+fn push_quoted(text: &str, out: &mut String) {
+    out.push('"');
+    escape_into(text, out);
+    out.push('"');
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

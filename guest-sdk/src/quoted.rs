@@ -20,8 +20,8 @@ pub(crate) enum Fed {
 #[derive(Debug)]
 pub(crate) enum Quoted {
     Python(Quotes),
-    /// No escapes: everything up to the delimiter.
-    Delimited(&'static str),
+    /// No escapes: everything up to the delimiter; the flag: it comes out as it is, not as JSON.
+    Delimited(&'static str, bool),
 }
 
 impl Quoted {
@@ -30,7 +30,9 @@ impl Quoted {
     pub fn feed(&mut self, text: &str, closer: &str, end: bool, out: &mut String) -> Fed {
         match self {
             Quoted::Python(quotes) => quotes.feed(text, closer, end, out),
-            Quoted::Delimited(delimiter) => delimited(text, delimiter, end, out),
+            Quoted::Delimited(delimiter, is_plain) => {
+                delimited(text, delimiter, *is_plain, end, out)
+            }
         }
     }
 
@@ -38,25 +40,29 @@ impl Quoted {
     pub fn finish(&mut self, out: &mut String) -> bool {
         match self {
             Quoted::Python(quotes) => quotes.finish(out),
-            Quoted::Delimited(_) => false,
+            Quoted::Delimited(..) => false,
         }
     }
 }
 
-fn delimited(text: &str, delimiter: &str, end: bool, out: &mut String) -> Fed {
+fn delimited(text: &str, delimiter: &str, is_plain: bool, end: bool, out: &mut String) -> Fed {
+    let write: fn(&str, &mut String) = match is_plain {
+        true => |text, out| out.push_str(text),
+        false => escape_into,
+    };
     let (bytes, wanted) = (text.as_bytes(), delimiter.as_bytes());
     for at in (0..bytes.len()).filter(|at| bytes[*at] == wanted[0]) {
         let rest = &bytes[at..];
         if rest.starts_with(wanted) {
-            escape_into(&text[..at], out);
+            write(&text[..at], out);
             return Fed::Closed(at + wanted.len());
         }
         if !end && wanted.starts_with(rest) {
-            escape_into(&text[..at], out);
+            write(&text[..at], out);
             return Fed::More(at);
         }
     }
-    escape_into(text, out);
+    write(text, out);
     Fed::More(text.len())
 }
 

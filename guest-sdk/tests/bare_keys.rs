@@ -14,8 +14,9 @@ impl Declared for Gemma {
             again: &["call:"],
             closers: &["</c>"],
             separators: ",;]",
-            ..CallFormat::new(&["<c>"], |_| {
-                Box::new(BareKeys::new(BareKeysRules { delimiter: "<|\"|>", closer: "</c>" }))
+            ..CallFormat::new(&["<c>"], |opened| {
+                let rules = BareKeysRules { delimiter: "<|\"|>", closer: "</c>", is_typed: false };
+                Box::new(BareKeys::new(rules, opened))
             })
         }),
         ..Family::named("gemma", "0.1.0", "a family for tests")
@@ -108,4 +109,56 @@ fn malformed_arguments_pass_as_they_came() {
     check("<c>call:f{a:1</c>b", Some("b"), &["f {\"a\": 1"]);
     check("<c>call:f{a:[1}, b:Q</c>Q</c>b", Some("b"), &["f {\"a\": [1}, b:<|\"|></c><|\"|>"]);
     check("<c>call:f{a:1, oops}</c>b", Some("b"), &["f {\"a\": 1,oops}"]);
+}
+
+struct Typed;
+
+impl Declared for Typed {
+    const FAMILY: &'static Family = &Family {
+        calls: Some(&CallFormat::new(&["<c>"], |opened| {
+            let rules = BareKeysRules { delimiter: "<q>", closer: "</c>", is_typed: true };
+            Box::new(BareKeys::new(rules, opened))
+        })),
+        ..Family::named("typed", "0.1.0", "a family for tests")
+    };
+}
+
+#[test]
+fn the_schema_says_what_a_string_is() {
+    const TOOLS: &str = r#"[{"function": {"name": "f", "parameters": {"properties": {
+        "i": {"type": "integer"}, "n": {"type": ["number", "null"]}, "b": {"type": "boolean"},
+        "s": {"type": "string"}, "l": {"items": {"type": "integer"}},
+        "m": {"items": {"type": ["integer", "string"]}},
+        "o": {"type": "object", "properties": {"i": {"type": "integer"}}}}}}}]"#;
+    let arguments = |text: &str| {
+        let request = RequestInfo {
+            tools: TOOLS.into(),
+            tool_choice: ToolChoice::Auto,
+            tool_name: None,
+            parallel: true,
+            strict: false,
+            reasoning_style: None,
+            start: Channel::Content,
+            strict_markers: false,
+        };
+        let text = format!("<c>call:f{{{}", text.replace('Q', "<q>"));
+        let folded = any_cut::<Typed>(&request, &Stream::of(&text), FinishReason::Stop);
+        folded.expect("no broken promise").calls.remove(0).arguments
+    };
+    assert_eq!(arguments("i:Q3Q}"), "{\"i\": 3}");
+    assert_eq!(arguments("i:Qthree \"Q}"), "{\"i\": \"three \\\"\"}");
+    assert_eq!(
+        arguments("n:QnullQ,b:QTrueQ,s:Q3Q,x:Q3Q}"),
+        "{\"n\": null, \"b\": true, \"s\": \"3\", \"x\": \"3\"}"
+    );
+    assert_eq!(arguments("l:[Q3Q,Q4Q],i:QxQ}"), "{\"l\": [3, 4], \"i\": \"x\"}");
+    assert_eq!(arguments("m:[Q3Q]}"), "{\"m\": [\"3\"]}");
+    assert_eq!(
+        arguments("o:{i:Q3Q,l:[Q3Q]},i:Q1Q}"),
+        "{\"o\": {\"i\": 3, \"l\": [\"3\"]}, \"i\": 1}"
+    );
+    assert_eq!(arguments("o:Q{\"i\": [1]}Q}"), "{\"o\": {\"i\": [1]}}");
+    // Not known before it is whole.
+    assert_eq!(arguments("s:QaQ,i:Q3"), "{\"s\": \"a\"");
+    assert_eq!(arguments("s:Qa"), "{\"s\": \"a");
 }

@@ -46,8 +46,9 @@ impl Declared for Gemma {
     const FAMILY: &'static Family = &Family {
         calls: Some(&CallFormat {
             again: &["call:"],
-            reader: |_| {
-                Box::new(BareKeys::new(BareKeysRules { delimiter: "<|\"|>", closer: "</c>" }))
+            reader: |opened| {
+                let rules = BareKeysRules { delimiter: "<|\"|>", closer: "</c>", is_typed: false };
+                Box::new(BareKeys::new(rules, opened))
             },
             ..CALLS
         }),
@@ -264,14 +265,17 @@ proptest! {
     }
 
     #[test]
-    fn strings_without_escapes_are_read(arguments in arguments(PLAIN, "[a-z ]{0,5}"), seed in any::<u64>()) {
+    fn strings_without_escapes_are_read(
+        arguments in arguments(PLAIN, "[a-z ]{0,5}"), seed in any::<u64>(),
+    ) {
         let call = python_call(&arguments, |text, _| format!("'{text}'"), &mut Choices(seed));
         expect::<Unescaped>(&call, &arguments)?;
     }
 
     #[test]
     fn gemma_calls_are_read(arguments in arguments(HOSTILE, "[a-z_é]{1,5}"), seed in any::<u64>()) {
-        let call = format!("call:get.it{}", gemma(&Value::Object(arguments.clone()), &mut Choices(seed)));
+        let value = gemma(&Value::Object(arguments.clone()), &mut Choices(seed));
+        let call = format!("call:get.it{value}");
         expect::<Gemma>(&call, &arguments)?;
         no_invention::<Gemma>(&format!("<c>{call}</c>"))?;
     }

@@ -20,8 +20,9 @@ impl Declared for Gemma4 {
             again: &["call:"],
             closers: &[CLOSER],
             separators: ",;]",
-            ..CallFormat::new(&[OPENER], |_| {
-                Box::new(BareKeys::new(BareKeysRules { delimiter: DELIMITER, closer: CLOSER }))
+            ..CallFormat::new(&[OPENER], |opened| {
+                let rules = BareKeysRules { delimiter: DELIMITER, closer: CLOSER, is_typed: false };
+                Box::new(BareKeys::new(rules, opened))
             })
         }),
         inner_tokens: &[DELIMITER],

@@ -40,6 +40,18 @@ pub(crate) const ENTRIES: &[Entry] = &[
     )
     .unquoted()
     .with_pieces(BARE),
+    Entry::of::<tenon_parser_functiongemma::FunctionGemma>(
+        "functiongemma",
+        &[("functiongemma", None)],
+        Some(|calls| {
+            each(calls, "", |name, arguments| {
+                let arguments = bare(arguments, "<escape>");
+                format!("<start_function_call>call:{name}{arguments}<end_function_call>")
+            })
+        }),
+    )
+    .unquoted()
+    .with_pieces(BARE),
 ];
 
 const PYTHON: &[&str] =

@@ -1,0 +1,34 @@
+//! FunctionGemma: `<start_function_call>call:NAME{KEY:VALUE}<end_function_call>`. Templates put
+//! strings or all values between `<escape>`s, so the schema says what such a value is.
+
+use tenon_guest::{BareKeys, BareKeysRules, CallFormat, Declared, Family, Rule, export_parser};
+
+const OPENER: &str = "<start_function_call>";
+const CLOSER: &str = "<end_function_call>";
+const DELIMITER: &str = "<escape>";
+
+/// The format.
+pub struct FunctionGemma;
+
+impl Declared for FunctionGemma {
+    const FAMILY: &'static Family = &Family {
+        calls: Some(&CallFormat {
+            again: &["call:"],
+            closers: &[CLOSER],
+            separators: ",;]",
+            ..CallFormat::new(&[OPENER], |opened| {
+                let rules = BareKeysRules { delimiter: DELIMITER, closer: CLOSER, is_typed: true };
+                Box::new(BareKeys::new(rules, opened))
+            })
+        }),
+        inner_tokens: &[DELIMITER],
+        evidence: &[Rule::template(&[OPENER], &[]), Rule::vocabulary(&[OPENER, CLOSER])],
+        ..Family::named(
+            "functiongemma",
+            env!("CARGO_PKG_VERSION"),
+            "call:NAME{KEY:VALUE} in <start_function_call>: FunctionGemma",
+        )
+    };
+}
+
+export_parser!(FunctionGemma);
