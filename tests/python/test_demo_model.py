@@ -121,7 +121,7 @@ class DemoModel(ServerCase):
         self.assert_error(post(top_logprobs=50, logprobs=True), 400, "top_logprobs")
         self.assert_error(post(logit_bias={"999999999": 1}), 400, "logit_bias")
         self.assert_error(post(stop_token_ids=[10**12]), 400)
-        self.assert_error(post(response_format={"type": "json_object"}), 400, "response_format")
+        self.assert_error(post(response_format={"type": "xml"}), 400, "response_format.type")
         self.assert_error(post(messages=[{"role": "user", "content": "a " * 20000}]), 400)
         self.assert_error(post(model="other"), 404, "model", "other")
         body = {"model": "demo", "prompt": [10**7]}

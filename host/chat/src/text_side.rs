@@ -191,7 +191,9 @@ impl TextSide {
             found => found,
         };
         let reason = match &end {
-            End::StopString(_) | End::Engine(FinishReason::Stop(_)) => ParseFinish::Stop,
+            End::StopString(_) | End::Engine(FinishReason::Stop(_) | FinishReason::Complete) => {
+                ParseFinish::Stop
+            }
             End::Engine(_) => ParseFinish::Length,
         };
         let TextSide { stop, parser, events, .. } = self;
@@ -208,17 +210,20 @@ impl TextSide {
     }
 
     fn finished(&self, end: End, error: Option<String>, shared: &Shared) -> StreamEvent {
-        let finish =
-            match &end {
-                End::Engine(FinishReason::Length) => Finish::Length,
-                End::Engine(FinishReason::Repetition) => Finish::Repetition,
-                End::Engine(FinishReason::Abort) => Finish::Abort,
-                End::Engine(FinishReason::Deadline) => Finish::Deadline,
-                End::Engine(FinishReason::Error) => Finish::Error,
-                End::Engine(FinishReason::Stop(_)) | End::StopString(_) => {
-                    if self.call_ids.is_empty() { Finish::Stop } else { Finish::ToolCalls }
+        let finish = match &end {
+            End::Engine(FinishReason::Length) => Finish::Length,
+            End::Engine(FinishReason::Repetition) => Finish::Repetition,
+            End::Engine(FinishReason::Abort) => Finish::Abort,
+            End::Engine(FinishReason::Deadline) => Finish::Deadline,
+            End::Engine(FinishReason::Error) => Finish::Error,
+            End::Engine(FinishReason::Stop(_) | FinishReason::Complete) | End::StopString(_) => {
+                if self.call_ids.is_empty() {
+                    Finish::Stop
+                } else {
+                    Finish::ToolCalls
                 }
-            };
+            }
+        };
         let stop_reason = match end {
             End::StopString(text) => Some(StopReason::Text(text)),
             End::Engine(FinishReason::Stop(token)) if !shared.eos.contains(&token) => {

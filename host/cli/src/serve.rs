@@ -69,6 +69,7 @@ async fn serve(args: &ServeArgs) -> Result<()> {
             vocab_size: runner.vocab_size(),
         },
         tokenizer,
+        eos_token_ids: runner.config().eos_token_ids.clone(),
         template,
         engine: Arc::new(runner.clone()),
         workers,

@@ -370,6 +370,13 @@ impl Engine {
                 output.finish = seq.push(token, &self.config.eos_token_ids);
                 self.scheduler.stats.generation_tokens += 1;
             }
+            Some(Sampled::Last { token, logprobs }) => {
+                (output.token, output.logprobs) = (Some(token), logprobs);
+                let stop = seq.push(token, &self.config.eos_token_ids);
+                let is_stop = matches!(stop, Some(FinishReason::Stop(_)));
+                output.finish = if is_stop { stop } else { Some(FinishReason::Complete) };
+                self.scheduler.stats.generation_tokens += 1;
+            }
             Some(_) => panic!("a row that wants logits gets a token"),
             // Only the prompt was asked for.
             None if seq.has_computed_prompt() && seq.len() >= seq.max_len => {

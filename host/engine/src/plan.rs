@@ -119,6 +119,13 @@ pub enum Sampled {
     },
     /// For each of `prompt_rows`, of the prompt's next token.
     Prompt(Vec<TokenLogprobs>),
+    /// The next token, and nothing can follow it: its grammar is complete.
+    Last {
+        /// Its id.
+        token: u32,
+        /// When asked for.
+        logprobs: Option<Box<TokenLogprobs>>,
+    },
     /// This sequence cannot go on, the others can: why.
     Failed(String),
 }

@@ -124,6 +124,8 @@ impl Default for SamplingParams {
 pub enum FinishReason {
     /// An end-of-sequence or stop token (given), which is in the output.
     Stop(u32),
+    /// The output is whole: its grammar allows nothing more. The last token is text.
+    Complete,
     /// `max_tokens` or the model's context was reached.
     Length,
     /// The output ended in a repeated pattern ([`RepetitionDetection`]).

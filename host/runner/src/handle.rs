@@ -8,6 +8,8 @@ use std::time::Instant;
 use tenon_engine::params::in_vocabulary;
 use tenon_engine::{EngineConfig, EngineStats, ParamError, RequestId, SamplingParams, Tenant};
 
+use tenon_grammar::Grammar;
+
 use crate::shared::{Lifecycle, Shared};
 
 /// A request for the engine: token ids in, token ids out.
@@ -21,6 +23,8 @@ pub struct GenerateRequest {
     pub n: u32,
     /// For each of them; sequence `i` samples with `seed + i`.
     pub params: SamplingParams,
+    /// What each of its outputs must follow.
+    pub grammar: Option<Grammar>,
     /// Mixed into the block hashes: requests share cached prefixes only under the same salt.
     pub cache_salt: Option<String>,
     /// Lower comes first, where the policy goes by priority.
@@ -39,6 +43,7 @@ impl GenerateRequest {
             prompt,
             n: 1,
             params,
+            grammar: None,
             cache_salt: None,
             priority: 0,
             tenant: Tenant::default(),

@@ -1,6 +1,7 @@
 //! Rows, step inputs, sampler; `worker` owns the engine thread.
 
 pub mod batch;
+mod grammars;
 pub mod handle;
 mod ledger;
 pub mod load;

@@ -6,6 +6,7 @@
 use tenon_backend::layout::NO_BLOCK;
 use tenon_engine::{Admitted, BlockId, Row, StepPlan};
 
+use crate::grammars::Grammars;
 use crate::pace::StepLoad;
 use crate::sampler::RowSampling;
 
@@ -31,6 +32,8 @@ pub struct Rows {
     // [max_num_seqs]
     rows: Vec<RowState>,
     eos_token_ids: Vec<u32>,
+    /// Of the requests that are alive.
+    pub(crate) grammars: Grammars,
 }
 
 impl Rows {
@@ -44,7 +47,8 @@ impl Rows {
     ) -> Self {
         let tables = || (0..num_groups).map(|_| Vec::with_capacity(max_blocks)).collect();
         let free = || RowState { tables: tables(), ..RowState::default() };
-        Rows { rows: (0..max_num_seqs).map(|_| free()).collect(), eos_token_ids }
+        let rows = (0..max_num_seqs).map(|_| free()).collect();
+        Rows { rows, eos_token_ids, grammars: Grammars::default() }
     }
 
     /// The row's state.
@@ -98,7 +102,8 @@ impl Rows {
     }
 
     fn admit(&mut self, admitted: &Admitted) {
-        let sampling = RowSampling::new(admitted, &self.eos_token_ids);
+        let mut sampling = RowSampling::new(admitted, &self.eos_token_ids);
+        sampling.grammar = self.grammars.admit(admitted);
         let state = self.row_mut(admitted.row);
         assert!(state.sampling.is_none(), "row {} has an owner", admitted.row.0);
         state.tokens.reserve_exact(admitted.max_len);

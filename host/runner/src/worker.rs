@@ -288,6 +288,9 @@ impl Worker {
             self.shared.give_back(n as usize);
             return;
         }
+        if let Some(grammar) = request.grammar {
+            self.rows.grammars.open(id, grammar, n);
+        }
         let added = self.engine.add(NewRequest {
             id,
             prompt: request.prompt,
@@ -375,6 +378,7 @@ impl Worker {
         if self.settled.is_empty() {
             return;
         }
+        self.rows.grammars.settle(&self.settled);
         // First, so that who waits for an output finds room for the next request.
         self.shared.give_back(self.ledger.settle(&self.settled));
         (self.outputs)(&mut self.settled);

@@ -26,7 +26,7 @@ use crate::wire::fields::Fields;
 use crate::wire::prompt_logprobs::PromptLogprobs;
 use crate::wire::sampling::Bounds;
 use crate::wire::usage::Usage;
-use crate::{parser_choice, prompt};
+use crate::{parser_choice, prompt, structured};
 
 /// A request that can be submitted.
 struct Prepared {
@@ -90,7 +90,9 @@ fn prepare(state: &ServerState, body: &[u8]) -> Result<Prepared, ApiError> {
     let context = state.model.max_model_len;
     let params = request.sampling.bind_context(tokens.len(), context, None, "messages")?;
     let parser = parser_choice::bind(state, &request, &text)?;
-    Ok(Prepared { request, prompt: PromptRequest { prompt: tokens.into(), params }, parser })
+    let grammar = structured::compile_chat(state, &request, parser.as_ref())?;
+    let prompt = PromptRequest { prompt: tokens.into(), params, grammar };
+    Ok(Prepared { request, prompt, parser })
 }
 
 /// What body and stream have in common.

@@ -15,6 +15,7 @@ use crate::models::check_model;
 use crate::prompt;
 use crate::sse;
 use crate::state::ServerState;
+use crate::structured;
 use crate::wire::completion_request::{CompletionRequest, DEFAULT_MAX_TOKENS, Prompt};
 use crate::wire::fields::Fields;
 use crate::wire::sampling::Bounds;
@@ -70,6 +71,7 @@ fn prepare(state: &ServerState, body: &[u8]) -> Result<Prepared, ApiError> {
         return Err(ApiError::invalid(param, message));
     }
     prompt::bind_words(state, &mut request.sampling)?;
+    let grammar = structured::compile(state, request.structured.as_ref())?;
     let num_prompts = request.prompts.len();
     let mut prompts = Vec::with_capacity(num_prompts);
     let mut shown = Vec::with_capacity(num_prompts);
@@ -97,7 +99,7 @@ fn prepare(state: &ServerState, body: &[u8]) -> Result<Prepared, ApiError> {
         };
         let tokens: Arc<[u32]> = tokens.into();
         shown.push(ShownPrompt::new(tokens.clone(), echo, is_own));
-        prompts.push(PromptRequest { prompt: tokens, params });
+        prompts.push(PromptRequest { prompt: tokens, params, grammar: grammar.clone() });
     }
     Ok(Prepared { request, prompts, shown })
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tenon_chat::stream::{Finish, Finished, IndexedEvent, ParserBinding, StreamEvent, StreamSpec};
 use tenon_chat::worker::OutputError;
 use tenon_engine::{RequestId, SamplingParams};
+use tenon_grammar::Grammar;
 use tenon_runner::handle::GenerateRequest;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -31,6 +32,8 @@ pub(crate) struct PromptRequest {
     /// With `max_tokens` bound to the context; 0 asks for nothing to be generated, and without
     /// log-probabilities of the prompt for nothing at all.
     pub params: SamplingParams,
+    /// What the output must follow.
+    pub grammar: Option<Grammar>,
 }
 
 /// An event of one choice of the answer.
@@ -152,6 +155,7 @@ impl EngineStream {
         state.workers.open(spec).map_err(from_open)?;
         let request = GenerateRequest {
             n: sampling.n,
+            grammar: prompt.grammar,
             cache_salt: sampling.cache_salt.clone(),
             priority: sampling.priority,
             tenant: caller.tenant,

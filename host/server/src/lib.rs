@@ -30,6 +30,7 @@ mod router;
 mod serve;
 mod sse;
 mod state;
+mod structured;
 mod wire;
 
 pub use engine::Engine;

@@ -36,13 +36,15 @@ pub(crate) fn bind(
     let info = RequestInfo {
         tools: Value::Array(request.tools.list.clone()).to_string(),
         tool_choice: request.tools.choice.clone(),
-        parallel: true,
-        strict: false,
+        parallel: request.tools.parallel,
+        strict: request.tools.strict,
         reasoning_style: style.map(|style| style.name.clone()),
         start: choose::start_channel(tail(prompt), style),
         strict_markers: choose::strict_markers(descriptor, &has_added_token),
     };
-    Ok(Some(ParserBinding { factory, info, host_watch: true, fail_on_fault: false }))
+    // Nothing stands in for a call that was required.
+    let fail_on_fault = matches!(request.tools.choice, ToolChoice::Required | ToolChoice::Named(_));
+    Ok(Some(ParserBinding { factory, info, host_watch: true, fail_on_fault }))
 }
 
 struct Chosen {

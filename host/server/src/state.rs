@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tenon_chat::template::ChatTemplate;
 use tenon_chat::worker::OutputWorkers;
 use tenon_engine::RequestId;
+use tenon_grammar::{Compiler, Limits as GrammarLimits};
 use tenon_text::Tokenizer;
 
 use crate::auth::KeyRing;
@@ -153,6 +154,8 @@ pub struct ServerParts {
     pub model: ModelCard,
     /// Its vocabulary.
     pub tokenizer: Arc<Tokenizer>,
+    /// What ends its outputs.
+    pub eos_token_ids: Vec<u32>,
     /// None: chat answers 400.
     pub template: Option<Arc<ChatTemplate>>,
     /// Takes requests.
@@ -169,6 +172,7 @@ pub struct ServerParts {
 pub struct ServerState {
     pub(crate) model: ModelCard,
     pub(crate) tokenizer: Arc<Tokenizer>,
+    pub(crate) grammars: Compiler,
     pub(crate) template: Option<Arc<ChatTemplate>>,
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) workers: Arc<OutputWorkers>,
@@ -192,7 +196,10 @@ impl ServerState {
         let admin_keys = KeyRing::new(parts.config.admin_key.take());
         let metrics = Metrics::new(&parts.model.id, parts.model.max_model_len);
         let max_prompt_bytes = max_prompt_bytes(&parts.tokenizer, parts.model.max_model_len);
+        let (tokenizer, eos) = (parts.tokenizer.clone(), parts.eos_token_ids);
+        let grammars = Compiler::new(tokenizer, eos, GrammarLimits::default());
         Arc::new(ServerState {
+            grammars,
             lifecycle: Lifecycle::new(parts.config.max_inflight),
             model: parts.model,
             tokenizer: parts.tokenizer,

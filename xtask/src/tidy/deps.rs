@@ -25,9 +25,15 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "tenon-text",
         ],
     ),
-    ("tenon-server", &["tenon-chat", "tenon-engine", "tenon-runner", "tenon-text"]),
+    (
+        "tenon-server",
+        &["tenon-chat", "tenon-engine", "tenon-grammar", "tenon-runner", "tenon-text"],
+    ),
     ("tenon-chat", &["tenon-engine", "tenon-text"]),
-    ("tenon-runner", &["tenon-backend", "tenon-engine", "tenon-model", "tenon-text"]),
+    (
+        "tenon-runner",
+        &["tenon-backend", "tenon-engine", "tenon-grammar", "tenon-model", "tenon-text"],
+    ),
     ("tenon-grammar", &["tenon-text"]),
     ("tenon-model", &["tenon-backend"]),
     ("tenon-cpu", &["tenon-backend"]),

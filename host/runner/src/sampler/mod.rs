@@ -1,15 +1,16 @@
 //! From logits to tokens, in place over the logits that the backend lends.
 //!
-//! bias → penalties → DRY → masks (stop tokens, all but allowed ones, bad words) → temperature →
-//! min-p → top-k/top-p → Gumbel-max. Each feature is a file and costs nothing in rows that do not
-//! use it. A row's draw depends on its own logits, tokens, parameters and seed alone: never on the
-//! batch around it.
+//! bias → penalties → DRY → masks (stop tokens, all but allowed ones, bad words, grammar) →
+//! temperature → min-p → top-k/top-p → Gumbel-max. Each feature is a file and costs nothing in
+//! rows that do not use it. A row's draw depends on its own logits, tokens, parameters and seed
+//! alone: never on the batch around it.
 
 mod allowed;
 mod bad_words;
 mod bias;
 mod dry;
 mod filter;
+mod grammar;
 mod gumbel;
 mod logprobs;
 mod math;
@@ -28,6 +29,7 @@ use crate::rows::Rows;
 use allowed::AllowedTokens;
 use dry::DryScratch;
 use filter::{Candidates, Shape};
+pub(crate) use grammar::RowGrammar;
 use gumbel::NoiseKey;
 use logprobs::RawLogprobs;
 use penalties::Penalties;
@@ -42,6 +44,7 @@ pub struct RowSampling {
     penalties: Option<Penalties>,
     stop_mask: Option<StopMask>,
     allowed: Option<AllowedTokens>,
+    pub(crate) grammar: Option<RowGrammar>,
 }
 
 impl RowSampling {
@@ -55,14 +58,21 @@ impl RowSampling {
             penalties: Penalties::new(&params, &admitted.prompt, &admitted.output, max_output),
             stop_mask: StopMask::new(&params, eos_token_ids),
             allowed: AllowedTokens::new(&params),
+            grammar: None,
             params,
         }
     }
 
-    /// Applies what changes the logits themselves; says whether anything may have changed.
-    fn adjust(&self, tokens: &[u32], logits: &mut [f32], dry: &mut DryScratch) -> bool {
+    /// Applies what changes the logits themselves; says whether anything may have changed, or why
+    /// this sequence cannot go on.
+    fn adjust(
+        &mut self,
+        tokens: &[u32],
+        logits: &mut [f32],
+        dry: &mut DryScratch,
+    ) -> Result<bool, String> {
         if !self.adjusts() {
-            return false;
+            return Ok(false);
         }
         bias::apply(&self.params.logit_bias, logits);
         if let Some(penalties) = &self.penalties {
@@ -79,7 +89,10 @@ impl RowSampling {
         }
         let output = &tokens[tokens.len() - self.num_output as usize..];
         bad_words::apply(&self.params.bad_words, output, logits);
-        true
+        if let Some(grammar) = &mut self.grammar {
+            grammar.apply(logits)?;
+        }
+        Ok(true)
     }
 
     fn adjusts(&self) -> bool {
@@ -87,15 +100,19 @@ impl RowSampling {
             || self.penalties.is_some()
             || self.params.dry.is_some()
             || self.allowed.is_some()
+            || self.grammar.is_some()
             || !self.params.bad_words.is_empty()
             || self.stop_mask.as_ref().is_some_and(|m| m.is_active(self.num_output))
     }
 
-    fn push(&mut self, token: u32) {
+    /// Takes in the token that was chosen; says whether nothing can follow it, or why this sequence
+    /// cannot go on.
+    fn push(&mut self, token: u32) -> Result<bool, String> {
         self.num_output += 1;
         if let Some(penalties) = &mut self.penalties {
             penalties.push(token);
         }
+        self.grammar.as_mut().map_or(Ok(false), |grammar| grammar.push(token))
     }
 }
 
@@ -142,7 +159,7 @@ impl Sampler {
             rest = others;
             let state = rows.row_mut(logits_use.row());
             let sampling = state.sampling.as_mut().expect("a scheduled row has an owner");
-            let result = match logits_use {
+            let mut result = match logits_use {
                 LogitsUse::Next(_) => self.sample_row(sampling, &state.tokens, logits),
                 LogitsUse::Prompt(_, positions) => {
                     let k = sampling.params.prompt_logprobs.unwrap_or(0) as usize;
@@ -150,9 +167,13 @@ impl Sampler {
                     prompt_logprobs::score(next, k, logits, &mut self.candidates)
                 }
             };
-            if let Sampled::Token { token, .. } = result {
-                sampling.push(token);
+            if let Sampled::Token { token, ref mut logprobs } = result {
                 state.tokens.push(token);
+                match sampling.push(token) {
+                    Ok(false) => {}
+                    Ok(true) => result = Sampled::Last { token, logprobs: logprobs.take() },
+                    Err(message) => result = Sampled::Failed(message),
+                }
             }
             results.push(result);
         }
@@ -160,7 +181,7 @@ impl Sampler {
     }
 
     /// `tokens` are prompt and output so far.
-    fn sample_row(&mut self, row: &RowSampling, tokens: &[u32], logits: &mut [f32]) -> Sampled {
+    fn sample_row(&mut self, row: &mut RowSampling, tokens: &[u32], logits: &mut [f32]) -> Sampled {
         let Some(mut max) = math::max(logits) else {
             return Sampled::Failed("the model's logits are not numbers".into());
         };
@@ -170,7 +191,10 @@ impl Sampler {
             self.raw.clear();
             self.raw.extend_from_slice(logits);
         }
-        let is_adjusted = row.adjust(tokens, logits, &mut self.dry);
+        let is_adjusted = match row.adjust(tokens, logits, &mut self.dry) {
+            Ok(is_adjusted) => is_adjusted,
+            Err(message) => return Sampled::Failed(message),
+        };
         if is_adjusted {
             // Biases and penalties are finite, so only -inf can be new.
             max = math::max(logits).unwrap_or(f32::NEG_INFINITY);

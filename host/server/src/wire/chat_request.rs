@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use super::fields::Fields;
 use super::messages;
 use super::sampling::{Bounds, Sampling, Streaming, token_limit};
+use super::structured::Structured;
 use super::tools::Tools;
 use crate::error::ApiError;
 
@@ -39,6 +40,8 @@ pub(crate) struct ChatRequest {
     pub messages: Vec<Value>,
     /// What may be called.
     pub tools: Tools,
+    /// What the answer must look like.
+    pub structured: Option<Structured>,
     /// Shared fields.
     pub sampling: Sampling,
     /// How to answer.
@@ -68,7 +71,7 @@ impl ChatRequest {
     pub fn take(fields: &mut Fields, bounds: &Bounds) -> Result<ChatRequest, ApiError> {
         let messages = messages::normalize(fields.value("messages"))?;
         fields.refuse(UNSUPPORTED)?;
-        response_format(fields)?;
+        let structured = Structured::take(fields)?;
         modalities(fields)?;
         let tools = Tools::take(fields)?;
         let mut sampling = Sampling::take(fields, bounds)?;
@@ -89,6 +92,7 @@ impl ChatRequest {
         Ok(ChatRequest {
             messages,
             tools,
+            structured,
             sampling,
             streaming: Streaming::take(fields)?,
             logprobs,
@@ -122,28 +126,6 @@ fn logprobs(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
         ));
     }
     Ok(on.then(|| top.unwrap_or(0) as u32))
-}
-
-/// `text` passes; whatever constrains the output is refused. Shared with completions.
-pub(crate) fn response_format(fields: &mut Fields) -> Result<(), ApiError> {
-    let Some(format) = fields.value("response_format") else { return Ok(()) };
-    let hint = "send {\"type\": \"text\"} or leave it out";
-    match format.get("type").and_then(Value::as_str) {
-        Some("text") => Ok(()),
-        Some("json_schema") if !format.get("json_schema").is_some_and(Value::is_object) => {
-            Err(ApiError::invalid(
-                "response_format.json_schema",
-                "`response_format.json_schema` must be an object with `name` and `schema`",
-            ))
-        }
-        Some("json_object" | "json_schema" | "structural_tag") => {
-            Err(ApiError::unsupported("response_format", hint))
-        }
-        _ => Err(ApiError::invalid(
-            "response_format.type",
-            "`response_format.type` must be `text`, `json_object` or `json_schema`",
-        )),
-    }
 }
 
 fn modalities(fields: &mut Fields) -> Result<(), ApiError> {
@@ -309,7 +291,7 @@ mod tests {
             ),
             (json!({"response_format": {"type": "json_schema"}}), "response_format.json_schema"),
             (json!({"response_format": {"type": "xml"}}), "response_format.type"),
-            (json!({"response_format": {"type": "json_object"}}), "response_format"),
+            (json!({"guided_json": {"type": "null"}}), "guided_json"),
             (json!({"chat_template": "{{ x }}"}), "chat_template"),
             (json!({"chat_template_kwargs": {"tools": []}}), "chat_template_kwargs.tools"),
             (json!({"modalities": ["audio"]}), "modalities"),

@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use super::chat_request::response_format;
 use super::fields::{Fields, decode};
 use super::sampling::{Bounds, Sampling, Streaming, token_ids, token_limit};
+use super::structured::Structured;
 use crate::error::ApiError;
 
 /// OpenAI's default of this endpoint.
@@ -37,6 +37,8 @@ pub(crate) struct CompletionRequest {
     pub prompts: Vec<Prompt>,
     /// The text begins with the prompt.
     pub echo: bool,
+    /// What each text must look like.
+    pub structured: Option<Structured>,
     /// Shared fields; `max_tokens` may be 0, and `n` is `best_of`.
     pub sampling: Sampling,
     /// Choices per prompt that are answered: the best of `sampling.n`.
@@ -52,7 +54,7 @@ impl CompletionRequest {
     pub fn take(fields: &mut Fields, bounds: &Bounds) -> Result<CompletionRequest, ApiError> {
         let prompts = prompts(fields.value("prompt"), bounds)?;
         fields.refuse(UNSUPPORTED)?;
-        response_format(fields)?;
+        let structured = Structured::take(fields)?;
         let mut sampling = Sampling::take(fields, bounds)?;
         let num_kept = sampling.n;
         let best_of = best_of(fields, num_kept, bounds)?;
@@ -73,7 +75,7 @@ impl CompletionRequest {
                  of the two",
             ));
         }
-        Ok(CompletionRequest { prompts, echo, sampling, num_kept, streaming, logprobs })
+        Ok(CompletionRequest { prompts, echo, structured, sampling, num_kept, streaming, logprobs })
     }
 }
 

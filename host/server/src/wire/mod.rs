@@ -10,5 +10,6 @@ pub(crate) mod messages;
 pub(crate) mod prompt_logprobs;
 pub(crate) mod repetition;
 pub(crate) mod sampling;
+pub(crate) mod structured;
 pub(crate) mod tools;
 pub(crate) mod usage;

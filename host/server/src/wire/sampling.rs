@@ -97,11 +97,10 @@ pub(crate) struct Streaming {
 
 /// Fields of both endpoints that other servers know and this one does not.
 const UNSUPPORTED: &[(&str, &str)] = &[
-    ("structured_outputs", "leave it out"),
-    ("guided_json", "leave it out"),
-    ("guided_regex", "leave it out"),
-    ("guided_choice", "leave it out"),
-    ("guided_grammar", "leave it out"),
+    ("guided_json", "use `structured_outputs`"),
+    ("guided_regex", "use `structured_outputs`"),
+    ("guided_choice", "use `structured_outputs`"),
+    ("guided_grammar", "use `structured_outputs`"),
     ("guided_decoding_backend", "leave it out"),
     ("use_beam_search", "use `n` with a temperature"),
     ("prompt_embeds", "send text or token ids"),

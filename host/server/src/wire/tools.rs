@@ -16,8 +16,12 @@ const MAX_NAME_BYTES: usize = 256;
 pub(crate) struct Tools {
     /// OpenAI's objects without `null` members; empty when none may be called.
     pub list: Vec<Value>,
-    /// `None` or `Auto`; others are refused until a grammar enforces them.
+    /// Beyond `Auto` the call is enforced while the model writes.
     pub choice: ToolChoice,
+    /// May one answer hold several calls?
+    pub parallel: bool,
+    /// One of the tools is `strict`: the arguments of all of them follow their schemas.
+    pub strict: bool,
 }
 
 impl Tools {
@@ -34,39 +38,38 @@ impl Tools {
             let message = format!("`tools` has {} entries; at most {MAX_TOOLS} go", list.len());
             return Err(ApiError::invalid("tools", message));
         }
+        let mut strict = false;
         let list: Vec<Value> = list
             .into_iter()
             .enumerate()
-            .map(|(i, tool)| one(tool, &format!("tools[{i}]")))
+            .map(|(i, tool)| one(tool, &format!("tools[{i}]"), &mut strict))
             .collect::<Result<_, _>>()?;
         let choice = choice(fields.value("tool_choice"), &list)?;
         let parallel = fields.flag("parallel_tool_calls", true)?;
         if choice == ToolChoice::None || list.is_empty() {
-            return Ok(Tools { list: Vec::new(), choice: ToolChoice::None });
+            let list = Vec::new();
+            return Ok(Tools { list, choice: ToolChoice::None, parallel, strict: false });
         }
-        if !parallel {
-            return Err(ApiError::unsupported(
-                "parallel_tool_calls",
-                "leave it out: `false` cannot be enforced",
-            ));
-        }
-        Ok(Tools { list, choice })
+        Ok(Tools { list, choice, parallel, strict })
     }
 }
 
 fn choice(value: Option<Value>, tools: &[Value]) -> Result<ToolChoice, ApiError> {
     let Some(value) = value else { return Ok(ToolChoice::Auto) };
-    let hint = "send `auto` or `none`: a forced call cannot be enforced";
     match &value {
         Value::String(s) if s == "auto" => Ok(ToolChoice::Auto),
         Value::String(s) if s == "none" => Ok(ToolChoice::None),
-        Value::String(s) if s == "required" => Err(ApiError::unsupported("tool_choice", hint)),
+        Value::String(s) if s == "required" && tools.is_empty() => Err(ApiError::invalid(
+            "tool_choice",
+            "`tool_choice` is `required` and there are no `tools`; send some",
+        )),
+        Value::String(s) if s == "required" => Ok(ToolChoice::Required),
         Value::Object(object) => {
             let name = object.get("function").and_then(|f| f.get("name")).and_then(Value::as_str);
             let Some(name) = name.filter(|_| object.get("type") == Some(&"function".into())) else {
                 return Err(ApiError::invalid(
                     "tool_choice",
-                    "`tool_choice` must be `auto`, `none` or \
+                    "`tool_choice` must be `auto`, `none`, `required` or \
                      {\"type\": \"function\", \"function\": {\"name\": …}}",
                 ));
             };
@@ -76,16 +79,16 @@ fn choice(value: Option<Value>, tools: &[Value]) -> Result<ToolChoice, ApiError>
                     format!("`tool_choice` names `{name}`, which is not in `tools`"),
                 ));
             }
-            Err(ApiError::unsupported("tool_choice", hint))
+            Ok(ToolChoice::Named(name.to_owned()))
         }
         other => Err(ApiError::invalid(
             "tool_choice",
-            format!("`tool_choice` is `{other}`; it must be `auto` or `none`"),
+            format!("`tool_choice` is `{other}`; it must be `auto`, `none` or `required`"),
         )),
     }
 }
 
-fn one(tool: Value, path: &str) -> Result<Value, ApiError> {
+fn one(tool: Value, path: &str, strict: &mut bool) -> Result<Value, ApiError> {
     let bad = |param: String, what: &str| {
         let message = format!("`{param}` {what}");
         ApiError::invalid(param, message)
@@ -115,12 +118,7 @@ fn one(tool: Value, path: &str) -> Result<Value, ApiError> {
     }
     match function.shift_remove("strict") {
         None | Some(Value::Bool(false)) => {}
-        Some(Value::Bool(true)) => {
-            return Err(ApiError::unsupported(
-                format!("{path}.function.strict"),
-                "send `false`: the schema cannot be enforced",
-            ));
-        }
+        Some(Value::Bool(true)) => *strict = true,
         Some(_) => return Err(bad(format!("{path}.function.strict"), "must be a boolean")),
     }
     let mut out = Map::new();
@@ -150,15 +148,25 @@ mod tests {
         assert!(take(json!({"tools": [], "parallel_tool_calls": false})).is_ok());
         let tools = take(json!({"tools": [tool()], "tool_choice": "auto"})).unwrap();
         assert_eq!(tools.list, [json!({"type": "function", "function": {"name": "f"}})]);
+        assert!(!tools.strict && tools.parallel);
+        let required = json!({"tools": [tool()], "tool_choice": "required",
+            "parallel_tool_calls": false});
+        let required = take(required).unwrap();
+        assert!(required.choice == ToolChoice::Required && !required.parallel);
+        let mut strict = tool();
+        strict["function"]["strict"] = true.into();
+        let named = json!({"type": "function", "function": {"name": "f"}});
+        let named = take(json!({"tools": [strict, tool()], "tool_choice": named})).unwrap();
+        assert!(named.choice == ToolChoice::Named("f".into()) && named.strict);
+        assert_eq!(named.list[0], json!({"type": "function", "function": {"name": "f"}}));
         let none = take(json!({"tools": [tool()], "tool_choice": "none"})).unwrap();
         assert!(none.list.is_empty() && none.choice == ToolChoice::None);
     }
 
     #[test]
     fn refused() {
-        let strict = json!({"type": "function", "function": {"name": "f", "strict": true}});
+        let strict = json!({"type": "function", "function": {"name": "f", "strict": 1}});
         let named = json!({"type": "function", "function": {"name": "missing"}});
-        let known = json!({"type": "function", "function": {"name": "f"}});
         let rows = [
             (json!({"tools": {"a": 1}}), "tools"),
             (json!({"tools": [{"type": "mcp"}]}), "tools[0].type"),
@@ -168,11 +176,9 @@ mod tests {
                 "tools[0].function.name",
             ),
             (json!({"tools": [strict]}), "tools[0].function.strict"),
+            (json!({"tool_choice": "required"}), "tool_choice"),
             (json!({"tools": [tool()], "tool_choice": "sometimes"}), "tool_choice"),
             (json!({"tools": [tool()], "tool_choice": named}), "tool_choice"),
-            (json!({"tools": [tool()], "tool_choice": known}), "tool_choice"),
-            (json!({"tools": [tool()], "tool_choice": "required"}), "tool_choice"),
-            (json!({"tools": [tool()], "parallel_tool_calls": false}), "parallel_tool_calls"),
             (json!({"functions": [{}]}), "functions"),
         ];
         for (body, want) in rows {

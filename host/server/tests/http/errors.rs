@@ -35,7 +35,12 @@ async fn fields_of_chat() {
         (json!({"messages": vec![message; 200_000]}), 400, json!("messages")),
         (json!({"logprobs": true, "top_logprobs": -1}), 400, json!("top_logprobs")),
         (json!({"max_tokens": 4000}), 400, json!("messages")),
-        (json!({"response_format": {"type": "json_object"}}), 400, json!("response_format")),
+        (
+            json!({"response_format": {"type": "json_schema", "json_schema": {"schema":
+                {"not": {}}}}}),
+            400,
+            json!("response_format"),
+        ),
         (json!({"tool_choice": "required"}), 400, json!("tool_choice")),
         (json!({"stream_options": {}}), 400, json!("stream_options")),
     ];

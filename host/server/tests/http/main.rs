@@ -17,3 +17,4 @@ mod rig;
 mod same;
 mod sampling;
 mod scheduling;
+mod structured;

@@ -5,9 +5,10 @@
 
 use std::sync::{Arc, Mutex};
 
+use serde_json::Value;
 use tenon_chat::parser::{
     Channel, Descriptor, FaultKind, Grammar, ModelInfo, ParseEvent, ParseFinish, ParserFactory,
-    ParserFault, ParserSession, ReasoningStyle, Reply, RequestInfo, Special, ToolChoice,
+    ParserFault, ParserSession, ReasoningStyle, Reply, RequestInfo, Special, Starts, ToolChoice,
 };
 use tenon_server::{BoundParser, ExtensionError, ExtensionRecord, Extensions};
 
@@ -62,9 +63,29 @@ impl ParserFactory for Factory {
     fn constraint(
         &self,
         _: &ModelInfo,
-        _: &RequestInfo,
+        request: &RequestInfo,
     ) -> Result<Result<Option<Grammar>, String>, ParserFault> {
-        Ok(Ok(None))
+        let tools: Value = serde_json::from_str(&request.tools).unwrap();
+        let named = |name: &str| match &request.tool_choice {
+            ToolChoice::Named(wanted) => wanted == name,
+            _ => true,
+        };
+        let calls = tools.as_array().unwrap().iter().filter_map(|tool| {
+            let (function, name) = (&tool["function"], tool["function"]["name"].as_str().unwrap());
+            let head = Value::from(format!("{name}>"));
+            named(name).then(|| format!("{head} %json {} \"</call>\"", function["parameters"]))
+        });
+        let calls = calls.collect::<Vec<_>>().join(" | ");
+        if calls.contains("no_grammar") {
+            return Ok(Ok(None));
+        }
+        let more = if request.parallel { " (\"<call:\" call)*" } else { "" };
+        let (open, starts) = match request.tool_choice {
+            ToolChoice::Auto => ("", Starts::After(vec!["<call:".into()])),
+            _ => ("\"<call:\" ", Starts::AtOnce),
+        };
+        let lark = format!("start: {open}call{more}\ncall: {calls}\n");
+        Ok(Ok(Some(Grammar { dialect: "llguidance-lark/1".into(), lark, starts })))
     }
 }
 

@@ -156,6 +156,7 @@ impl Setup {
                 max_model_len: self.max_model_len as u32,
                 vocab_size: tokenizer.vocab_size() as u32,
             },
+            eos_token_ids: tokenizer.end_tokens().to_vec(),
             template: self.template.map(|source| {
                 Arc::new(ChatTemplate::new(source, TemplateTokens::default()).unwrap())
             }),

@@ -1,0 +1,190 @@
+//! The grammar of one request's outputs: what the client asked for, the calls that it may or must
+//! make, and the reasoning in front. Compiling waits: call it where waiting is allowed.
+
+use serde_json::{Value, json};
+use tenon_chat::choose;
+use tenon_chat::parser::{Channel, ModelInfo, ReasoningStyle, RequestInfo, ToolChoice};
+use tenon_chat::stream::ParserBinding;
+use tenon_grammar::{Grammar, GrammarError, GrammarSpec, Starts, Trigger, check_schema};
+
+use crate::error::ApiError;
+use crate::state::ServerState;
+use crate::wire::chat_request::ChatRequest;
+use crate::wire::structured::Structured;
+use crate::wire::tools::Tools;
+
+/// A completion: nothing stands in front of its output.
+pub(crate) fn compile(
+    state: &ServerState,
+    asked: Option<&Structured>,
+) -> Result<Option<Grammar>, ApiError> {
+    let Some(Structured { spec, param }) = asked else { return Ok(None) };
+    grammar(state, spec, &Starts::AtOnce, param).map(Some)
+}
+
+/// A chat answer, which `parser` reads.
+pub(crate) fn compile_chat(
+    state: &ServerState,
+    request: &ChatRequest,
+    parser: Option<&ParserBinding>,
+) -> Result<Option<Grammar>, ApiError> {
+    let (asked, tools) = (request.structured.as_ref(), &request.tools);
+    let reasoning = parser.map_or(Starts::AtOnce, behind_reasoning);
+    let forced = matches!(tools.choice, ToolChoice::Required | ToolChoice::Named(_));
+    if tools.list.is_empty() {
+        let Some(Structured { spec, param }) = asked else { return Ok(None) };
+        return grammar(state, spec, &reasoning, param).map(Some);
+    }
+    let param = match asked {
+        _ if forced => "tool_choice",
+        Some(asked) => asked.param,
+        None if !tools.parallel => "parallel_tool_calls",
+        None if tools.strict => "tools",
+        None => return Ok(None),
+    };
+    // One that was sent for its reasoning alone does not read calls.
+    let parser = parser.filter(|_| request.tool_call_parser.as_deref() != Some("none"));
+    let calls = calls(state, tools, parser, forced || asked.is_some(), param)?;
+    match asked {
+        Some(asked) if !forced => {
+            let either = GrammarSpec::AnyOf(vec![asked.spec.clone(), calls.spec]);
+            grammar(state, &either, &reasoning, param).map(Some)
+        }
+        _ => {
+            // A format whose calls may come anywhere waits for one; reasoning is free till then.
+            let starts = if calls.starts == Starts::AtOnce { reasoning } else { calls.starts };
+            grammar(state, &calls.spec, &starts, param).map(Some)
+        }
+    }
+}
+
+struct Calls {
+    spec: GrammarSpec,
+    starts: Starts,
+}
+
+/// The format's own grammar. `only`: the output is nothing but calls.
+fn calls(
+    state: &ServerState,
+    tools: &Tools,
+    parser: Option<&ParserBinding>,
+    only: bool,
+    param: &str,
+) -> Result<Calls, ApiError> {
+    let Some(ParserBinding { factory, info, .. }) = parser else {
+        return Err(ApiError::invalid(
+            param,
+            format!(
+                "`{param}` constrains tool calls, and no parser reads the calls of `{}`; send \
+                 `tool_call_parser`",
+                state.model.id
+            ),
+        ));
+    };
+    let descriptor = factory.descriptor();
+    let has_token = |text: &&String| {
+        state.tokenizer.token_id(text).is_some_and(|id| state.tokenizer.is_added(id))
+    };
+    let model = ModelInfo {
+        name: state.model.id.clone(),
+        template: None,
+        added_tokens: descriptor.added_tokens.iter().filter(has_token).cloned().collect(),
+    };
+    let choice = match &tools.choice {
+        ToolChoice::Auto if only => ToolChoice::Required,
+        choice => choice.clone(),
+    };
+    let is_strict =
+        tools.strict || matches!(tools.choice, ToolChoice::Required | ToolChoice::Named(_));
+    let list = enforceable(tools, is_strict)?;
+    let request = RequestInfo { tools: list, tool_choice: choice, ..info.clone() };
+    let constraint = factory
+        .constraint(&model, &request)
+        .map_err(|fault| ApiError::Internal(format!("the parser gave no grammar: {fault}")))?;
+    let refused = |why: String| ApiError::invalid(param, why);
+    let Some(grammar) = constraint.map_err(refused)? else {
+        return Err(ApiError::invalid(
+            param,
+            format!(
+                "`{param}` cannot be enforced: the parser `{}` has no grammar for its calls; send \
+                 `tool_choice: \"auto\"` without `strict` or `parallel_tool_calls: false`",
+                descriptor.name
+            ),
+        ));
+    };
+    let starts = match grammar.starts {
+        tenon_chat::parser::Starts::AtOnce => Starts::AtOnce,
+        tenon_chat::parser::Starts::After(texts) => {
+            let is_token = info.strict_markers;
+            let trigger = |text| Trigger { text, is_token };
+            let triggers = texts.into_iter().map(trigger).collect();
+            Starts::After { triggers, never: Vec::new(), must: only }
+        }
+    };
+    Ok(Calls { spec: GrammarSpec::Lark(grammar.lark), starts })
+}
+
+/// The tools as a parser builds its grammar from them: arguments are objects, and where they need
+/// not follow their schema, any.
+fn enforceable(tools: &Tools, is_strict: bool) -> Result<String, ApiError> {
+    let mut list = tools.list.clone();
+    for (i, tool) in list.iter_mut().enumerate() {
+        let function = &mut tool["function"];
+        let mut schema = match function.get("parameters") {
+            Some(schema) if is_strict => check_schema(schema)
+                .map_err(|error| api_error(error, &format!("tools[{i}].function.parameters")))?,
+            _ => json!({}),
+        };
+        if let Some(map) = schema.as_object_mut() {
+            let shapes = ["type", "$ref", "anyOf", "oneOf", "allOf", "const", "enum"];
+            if !shapes.iter().any(|shape| map.contains_key(*shape)) {
+                map.insert("type".into(), "object".into());
+            }
+            map.insert("x-guidance".into(), tenon_grammar::json_options());
+        }
+        function["parameters"] = schema;
+    }
+    Ok(Value::Array(list).to_string())
+}
+
+/// Where the answer proper begins, if reasoning may stand in front of it.
+fn behind_reasoning(parser: &ParserBinding) -> Starts {
+    let descriptor = parser.factory.descriptor();
+    let style = parser.info.reasoning_style.as_deref();
+    let Some(style) = style.and_then(|name| choose::find_style(descriptor, name)) else {
+        return Starts::AtOnce;
+    };
+    let ReasoningStyle { openers, closers, ends_at_call, .. } = style;
+    let triggers = closers.iter().map(Trigger::text).collect();
+    // A call would end the reasoning, and nothing would hold it to the grammar.
+    let is_token = parser.info.strict_markers;
+    let call = |text: &String| Trigger { text: text.clone(), is_token };
+    let never =
+        if *ends_at_call { descriptor.openers.iter().map(call).collect() } else { Vec::new() };
+    match parser.info.start {
+        Channel::Reasoning => Starts::After { triggers, never, must: true },
+        _ => Starts::Unless { openers: openers.clone(), triggers, never },
+    }
+}
+
+fn grammar(
+    state: &ServerState,
+    spec: &GrammarSpec,
+    starts: &Starts,
+    param: &str,
+) -> Result<Grammar, ApiError> {
+    state.grammars.compile(spec, starts).map_err(|error| api_error(error, param))
+}
+
+/// What a refused grammar is over HTTP.
+fn api_error(error: GrammarError, param: &str) -> ApiError {
+    match error {
+        GrammarError::Busy => ApiError::Unavailable(error.to_string()),
+        GrammarError::Failed(_) => ApiError::Internal(error.to_string()),
+        GrammarError::Keyword { .. }
+        | GrammarError::Invalid(_)
+        | GrammarError::TooLarge { .. }
+        | GrammarError::TooComplex(_)
+        | GrammarError::TooSlow { .. } => ApiError::invalid(param, format!("`{param}`: {error}")),
+    }
+}
