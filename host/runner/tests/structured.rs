@@ -65,6 +65,7 @@ impl Model {
             max_model_len: self.loaded.max_model_len.min(2048),
             max_waiting: 4096,
             kv_groups: vec![None],
+            tier: None,
             prefix_caching: true,
             hash_key: [3; 16],
             eos_token_ids: self.loaded.eos_token_ids.clone(),
