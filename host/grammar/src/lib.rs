@@ -17,6 +17,7 @@ mod spec;
 mod tag;
 mod trigger;
 mod vocabulary;
+mod weight;
 
 pub use compiler::{Compiler, Limits};
 pub use constraint::{Constraint, Grammar};

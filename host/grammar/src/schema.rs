@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::GrammarError;
 use crate::oneof;
 use crate::pattern::{check_regex, ecma};
+use crate::weight;
 
 /// What may stand between the parts of a JSON text, at most once in each place: a blank, or a line
 /// break with an indent.
@@ -21,6 +22,8 @@ const MAX_DEPTH: usize = 100;
 const MAX_SCHEMAS: usize = 10_000;
 /// Most values of one `enum`.
 const MAX_ENUM: usize = 4096;
+/// Most options of a `oneOf`: each two are compared.
+const MAX_ONE_OF: usize = 256;
 /// Largest `minItems`, `minProperties` and their like: each is so many symbols of the grammar.
 const MAX_COUNT: u64 = 4096;
 /// Largest length of a string.
@@ -83,7 +86,9 @@ const TIME: &str =
 /// schema; [`GrammarError::TooLarge`].
 pub fn check_schema(schema: &Value) -> Result<Value, GrammarError> {
     let mut checker = Checker { root: schema, num_schemas: 0 };
-    checker.schema(schema, &mut String::new(), 0)
+    let checked = checker.schema(schema, &mut String::new(), 0)?;
+    weight::check(&checked)?;
+    Ok(checked)
 }
 
 /// What the library's `x-guidance` says for every JSON text here: white space is bounded, so that
@@ -251,6 +256,8 @@ impl Checker<'_> {
     ) -> Result<Value, GrammarError> {
         if let Some(options) = out.shift_remove("oneOf") {
             let options = options.as_array().cloned().unwrap_or_default();
+            let len = options.len() as u64;
+            bounded("the number of options of a `oneOf`", len, MAX_ONE_OF as u64)?;
             if let Err((a, b)) = oneof::disjoint(self.root, &options) {
                 push(at, "oneOf");
                 let why = format!(

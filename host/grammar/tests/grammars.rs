@@ -5,7 +5,8 @@ mod support;
 
 use serde_json::{Value, json};
 use support::{
-    Random, accepts, added, allowed, compiler, constraint, random_output, refusal, started, walk,
+    Random, accepts, added, allowed, bytes, compiler, constraint, random_output, refusal, started,
+    walk,
 };
 use tenon_grammar::{
     GrammarError, GrammarSpec, Limits, Starts, StructuralTag, Structure, Trigger, check_schema,
@@ -58,6 +59,30 @@ fn white_space_is_bounded() {
         &["{\"a\":1}", "{ \"a\": 1 }", "{\n  \"a\": 1\n}"],
         &["{  \"a\":1}", "{\n\n\"a\":1}", "{\t\"a\":1}", " {\"a\":1}"],
     );
+}
+
+/// A model that writes blanks wherever it may comes to an end all the same, and to one that
+/// validates.
+#[test]
+fn blanks_come_to_an_end() {
+    let of = json!({"type": "object", "properties": {"a": {"const": {"b": [1]}},
+        "c": {"type": "integer"}, "d": {"enum": [-1, null]}}, "required": ["a", "c", "d"],
+        "additionalProperties": false});
+    let mut constraint = constraint(&schema(of.clone()));
+    let mut text = Vec::new();
+    while !constraint.is_complete() {
+        assert!(text.len() < 1000, "{}", String::from_utf8_lossy(&text));
+        let allowed = allowed(&mut constraint);
+        let blank = allowed.iter().find(|token| b" \n".iter().any(|b| u32::from(*b) == **token));
+        // A number ends with the first closer that there is.
+        let closer = allowed.iter().find(|token| b",}]".iter().any(|b| u32::from(*b) == **token));
+        let token = *blank.or(closer).unwrap_or(&allowed[0]);
+        text.extend(bytes(&[token]));
+        constraint.commit(token).unwrap();
+    }
+    let value: Value = serde_json::from_slice(&text).unwrap();
+    assert!(jsonschema::is_valid(&of, &value), "{value}");
+    assert!(text.len() > 200, "blanks were there");
 }
 
 #[test]
@@ -254,6 +279,9 @@ fn hostile_grammars_end() {
     };
     let wide: Vec<Value> =
         (0..3000).map(|i| json!({"type": "string", "pattern": format!("^.*a{i}.*$")})).collect();
+    let names = |n: usize| -> serde_json::Map<String, Value> {
+        (0..n).map(|i| (format!("p{i}"), json!({"type": "string"}))).collect()
+    };
     let specs = [
         GrammarSpec::Regex("(a|aa)*b".repeat(400)),
         GrammarSpec::Regex("(.*a.{1,99}){1,99}".into()),
@@ -275,6 +303,13 @@ fn hostile_grammars_end() {
         schema(json!({ "anyOf": wide })),
         schema(json!({ "allOf": wide[..6] })),
         schema(json!({ "allOf": vec![json!({ "anyOf": wide[..40] }); 8] })),
+        schema(
+            json!({ "allOf": [{"anyOf": vec![json!({"minProperties": 0, "type": "object"}); 3000]},
+            {"type": "object", "properties": names(5000)}] }),
+        ),
+        schema(json!({"type": "object", "properties": names(3000), "patternProperties":
+            (0..900).map(|i| (format!("^.*{i}x"), json!({}))).collect::<serde_json::Map<_, _>>()})),
+        schema(json!({"oneOf": (0..4000).map(|i| json!({"const": i})).collect::<Vec<_>>()})),
         schema(json!({"type": "array", "items": {"type": "array", "items": {"type": "array",
             "minItems": 4000}, "minItems": 4000}, "minItems": 4000})),
         schema(json!({"type": "string", "minLength": 100_000, "maxLength": 100_000})),

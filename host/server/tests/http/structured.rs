@@ -72,7 +72,7 @@ async fn each_kind_is_enforced() {
         let text = choice["message"]["content"].as_str().unwrap().replace([' ', '\n'], "");
         assert_eq!(text, want.replace('\n', ""), "{outputs}");
         let body = json!({"prompt": "x", "temperature": 0, "structured_outputs": outputs,
-            "max_tokens": 99, "n": 2});
+            "max_tokens": 300, "n": 2});
         let answer = server.post("/v1/completions", body).await.json();
         for choice in answer["choices"].as_array().unwrap() {
             let text = choice["text"].as_str().unwrap().replace([' ', '\n'], "");
