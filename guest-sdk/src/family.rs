@@ -1,6 +1,7 @@
 //! What a family is, as data: its names, its reasoning styles, how a call opens and who reads it.
 //! The descriptor, with its triggers, is derived from it, so that the two cannot disagree.
 
+use crate::grammar::CallGrammar;
 use crate::style::{AtCall, Style, owned};
 use crate::{CallReader, Channel, Descriptor, Evidence, Opened, Trigger};
 
@@ -29,6 +30,8 @@ pub struct Family {
     /// Calls that end reasoning (in a style that says so) but are not read: they are content, for
     /// another to read. For a family without `calls`.
     pub quoted_calls: Option<&'static CallFormat>,
+    /// How calls are enforced while the model writes; none: they cannot be.
+    pub grammar: Option<CallGrammar>,
     /// What shows that a model writes this format; any one rule suffices.
     pub evidence: &'static [Rule],
 }
@@ -157,6 +160,7 @@ impl Family {
             suffixed: false,
             inner_tokens: &[],
             quoted_calls: None,
+            grammar: None,
             evidence: &[],
         }
     }

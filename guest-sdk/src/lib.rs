@@ -18,6 +18,7 @@ mod envelope;
 mod family;
 mod fixed;
 mod framed;
+pub mod grammar;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod harness;
 mod headed;
@@ -46,6 +47,7 @@ pub use engine::Engine;
 pub use envelope::{Envelope, EnvelopeRules, List, MissingArguments};
 pub use family::{CallFormat, Family, Frame, Place, Rule, Section};
 pub use framed::{Framed, Header, Messages, Route};
+pub use grammar::CallGrammar;
 pub use headed::{Headed, HeadedRules, Part};
 pub use parser::{Declared, Parser, Session};
 pub use python::{Python, PythonRules};

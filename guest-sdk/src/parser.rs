@@ -46,6 +46,13 @@ impl<T: Declared> Parser for T {
         T::FAMILY.descriptor()
     }
 
+    fn constraint(model: &ModelInfo, request: &RequestInfo) -> Result<Option<Grammar>, String> {
+        match T::FAMILY.grammar {
+            Some(grammar) => grammar.build(model, request),
+            None => Ok(None),
+        }
+    }
+
     fn open(request: RequestInfo) -> Engine {
         Engine::new(T::FAMILY, request)
     }

@@ -133,10 +133,19 @@ class Scripted(ServerCase):
         )
         self.assert_error(response, 400, "tool_call_parser", "hermez")
 
-    def test_required_choice_is_refused_by_name(self):
-        body = {**ask("weather"), "tools": TOOLS, "tool_choice": "required"}
-        response = self.server.http("POST", "/v1/chat/completions", body)
-        self.assert_error(response, 400, "tool_choice")
+    def test_required_choice_is_enforced(self):
+        # The script says no call here: the grammar makes one all the same.
+        unit = {"type": "object", "properties": {"unit": {"enum": ["C", "F"]}},
+                "required": ["unit"], "additionalProperties": False}
+        weather = {"type": "function", "function": {"name": "weather", "parameters": unit}}
+        fields = {"tools": [weather], "tool_choice": "required", "parallel_tool_calls": False}
+        for text in ("hi", "only think"):
+            answer = self.both(text, **fields)
+            [call] = answer["tool_calls"]
+            self.assertEqual(call["name"], "weather")
+            self.assertIn(json.loads(call["arguments"])["unit"], ["C", "F"])
+            self.assertEqual(answer["finish"], "tool_calls")
+        self.assertIn("hm", answer["reasoning"])
 
 
 class Upload(unittest.TestCase):

@@ -2,8 +2,9 @@
 
 import json
 import re
+import unittest
 
-from support import SMOLLM2, ServerCase, fold, whole
+from support import QWEN, SMOLLM2, ServerCase, fold, tool, whole
 
 CITY = {
     "type": "object",
@@ -84,3 +85,30 @@ class Structured(ServerCase):
         unique = {"type": "object", "properties": {"t": {"type": "array", "uniqueItems": True}}}
         self.assert_error(post(unique), 400, "response_format", "uniqueItems")
         self.assert_error(post({"not": {}}), 400, "response_format", "not")
+
+
+class ForcedCall(ServerCase):
+    @classmethod
+    def setUpClass(cls):
+        if not QWEN.exists():
+            print(f"SKIPPED: no {QWEN.name}; run `cargo xtask fetch-models qwen0.5b`")
+            raise unittest.SkipTest("the model is not cached")
+        super().setUpClass()
+
+    @classmethod
+    def start(cls, stack):
+        return [QWEN, "--served-model-name", "qwen", "--tool-call-parser", "hermes"]
+
+    def test_required_and_named(self):
+        tools = [tool("get_weather", city="string"), tool("get_time", zone="string")]
+        named = {"type": "function", "function": {"name": "get_time"}}
+        for choice, names in (("required", ["get_weather", "get_time"]), (named, ["get_time"])):
+            answer = whole(self.client.chat.completions.create(
+                model="qwen", messages=[{"role": "user", "content": "Weather in Paris?"}],
+                tools=tools, tool_choice=choice, parallel_tool_calls=False,
+                temperature=0, max_tokens=64,
+            ))
+            [call] = answer["tool_calls"]
+            self.assertIn(call["name"], names)
+            self.assertIsInstance(json.loads(call["arguments"]), dict)
+            self.assertEqual(answer["finish"], "tool_calls")

@@ -36,6 +36,53 @@ pub(crate) fn with_tokens(text: &str, vocabulary: &Vocabulary) -> String {
     if out.is_empty() { "\"\"".into() } else { out.trim_end().into() }
 }
 
+/// Names an added token in a grammar: `%token "TEXT"`.
+const TOKEN: &str = "%token";
+
+/// A grammar with every `%token "TEXT"` as the library has it, by its id.
+///
+/// # Errors
+/// When the vocabulary has no such added token.
+pub(crate) fn resolve_tokens(
+    grammar: &str,
+    vocabulary: &Vocabulary,
+) -> Result<String, GrammarError> {
+    let (mut out, mut rest) = (String::with_capacity(grammar.len()), grammar);
+    while let Some(at) = find_outside(rest, TOKEN) {
+        out.push_str(&rest[..at]);
+        rest = &rest[at + TOKEN.len()..];
+        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<String>();
+        let Some(Ok(text)) = values.next() else {
+            let message = format!("behind `{TOKEN}` goes a token's text in quotes");
+            return Err(GrammarError::Invalid(message));
+        };
+        rest = &rest[values.byte_offset()..];
+        let Some((_, id)) = vocabulary.added().iter().find(|(of, _)| *of == text) else {
+            let message = format!("the model has no added token `{text}`");
+            return Err(GrammarError::Invalid(message));
+        };
+        let _ = write!(out, "<[{id}]>");
+    }
+    out.push_str(rest);
+    Ok(out)
+}
+
+/// Where `word` first stands outside of strings and regular expressions.
+fn find_outside(grammar: &str, word: &str) -> Option<usize> {
+    let (mut quote, mut is_escaped) = (None, false);
+    for (at, byte) in grammar.bytes().enumerate() {
+        match (quote, byte) {
+            _ if is_escaped => is_escaped = false,
+            (Some(_), b'\\') => is_escaped = true,
+            (Some(q), _) if byte == q || byte == b'\n' => quote = None,
+            (None, b'"' | b'/') => quote = Some(byte),
+            (None, _) if grammar.as_bytes()[at..].starts_with(word.as_bytes()) => return Some(at),
+            _ => {}
+        }
+    }
+    None
+}
+
 /// Deeper groups are refused: the library descends into them by recursion.
 const MAX_DEPTH: usize = 128;
 

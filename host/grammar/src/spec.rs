@@ -23,7 +23,8 @@ pub enum GrammarSpec {
     Regex(String),
     /// One of these texts.
     Choice(Vec<String>),
-    /// A grammar in the library's Lark dialect; the rule `start` is the output.
+    /// A grammar in the library's Lark dialect; the rule `start` is the output. `%token "TEXT"` is
+    /// an added token of the model.
     Lark(String),
     /// Free text with constrained parts.
     StructuralTag(StructuralTag),
@@ -124,7 +125,7 @@ impl GrammarSpec {
             GrammarSpec::Lark(text) => {
                 limits.check_bytes("the grammar in bytes", text.len(), limits.max_lark_bytes)?;
                 lark::check_depth(text)?;
-                lark(text.clone());
+                lark(lark::resolve_tokens(text, vocabulary)?);
             }
             GrammarSpec::StructuralTag(tag) => {
                 let text = tag.lower(vocabulary)?;

@@ -115,8 +115,11 @@ fn calls(
     let starts = match grammar.starts {
         tenon_chat::parser::Starts::AtOnce => Starts::AtOnce,
         tenon_chat::parser::Starts::After(texts) => {
-            let is_token = info.strict_markers;
-            let trigger = |text| Trigger { text, is_token };
+            // Only what the vocabulary has as a token can come as one.
+            let is_token = |text: &str| {
+                info.strict_markers && model.added_tokens.iter().any(|of| text.starts_with(of))
+            };
+            let trigger = |text: String| Trigger { is_token: is_token(&text), text };
             let triggers = texts.into_iter().map(trigger).collect();
             Starts::After { triggers, never: Vec::new(), must: only }
         }

@@ -2,7 +2,7 @@
 //! The closer is optional once the object is whole; a list of objects is read, too.
 
 use tenon_guest::{
-    CallFormat, Declared, Envelope, EnvelopeRules, Family, Rule, export_parser, style,
+    CallFormat, CallGrammar, Declared, Envelope, EnvelopeRules, Family, Rule, export_parser, style,
 };
 
 /// What templates hold that write something else between the tags, or have other rules around
@@ -30,6 +30,12 @@ impl Declared for Hermes {
             ..CallFormat::new(&["<tool_call>"], |_| {
                 Box::new(Envelope::new(EnvelopeRules::behind_marker("</tool_call>")))
             })
+        }),
+        grammar: Some(CallGrammar {
+            call: "<tool_call>\n{\"name\": $QNAME, \"arguments\": $ARGS}\n</tool_call>",
+            between: Some("\n"),
+            trigger: "<tool_call>",
+            ..CallGrammar::JSON
         }),
         evidence: &[
             Rule::template(&["<tool_call>", "<tools>"], OTHERS),

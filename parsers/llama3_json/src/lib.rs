@@ -6,8 +6,8 @@ mod builtin;
 
 use builtin::Builtin;
 use tenon_guest::{
-    Call, CallFormat, CallReader, Declared, Envelope, EnvelopeRules, Family, Place, Rule, Step,
-    export_parser, is_blank,
+    Call, CallFormat, CallGrammar, CallReader, Declared, Envelope, EnvelopeRules, Family, Place,
+    Rule, Step, export_parser, is_blank,
 };
 
 const TAG: &str = "<|python_tag|>";
@@ -27,6 +27,11 @@ impl Declared for Llama3Json {
                 TAG => Box::new(Tagged(None)),
                 _ => Box::new(Envelope::new(EnvelopeRules::bare())),
             })
+        }),
+        grammar: Some(CallGrammar {
+            call: "{\"name\": $QNAME, \"parameters\": $ARGS}",
+            between: Some("; "),
+            ..CallGrammar::JSON
         }),
         evidence: &[
             Rule::template(&[TAG], &["<tool_call>", "<function="]),

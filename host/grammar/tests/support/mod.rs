@@ -15,8 +15,33 @@ const PIECES: &[&str] = &[
     "<tool", "_call>",
 ];
 /// Added tokens; the first two end a sequence.
-const ADDED: &[&str] =
-    &["<|end|>", "<|eot|>", "<think>", "</think>", "<tool_call>", "</tool_call>"];
+const ADDED: &[&str] = &[
+    "<|end|>",
+    "<|eot|>",
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "[TOOL_CALLS]",
+    "[CALL_ID]",
+    "[ARGS]",
+    "<arg_key>",
+    "</arg_key>",
+    "<arg_value>",
+    "</arg_value>",
+    "<|\"|>",
+    "｜DSML｜",
+    "<｜calls▁begin｜>",
+    "<｜call▁begin｜>",
+    "<｜sep｜>",
+    "<｜call▁end｜>",
+    "<｜calls▁end｜>",
+    "<|channel|>",
+    "<|constrain|>",
+    "<|message|>",
+    "<|stop|>",
+    "<|start|>",
+];
 
 /// The id of an added token.
 pub fn added(text: &str) -> u32 {

@@ -1,0 +1,155 @@
+//! How arguments are written, for [`CallGrammar::arguments`](super::CallGrammar::arguments):
+//! as JSON, as Python's keyword arguments, as members with bare keys.
+//! ([`Parameters`](super::Parameters) is the fourth way.)
+
+use super::rules::{Hole, Rules};
+use super::schema::{Schema, unquoted};
+use crate::json::quoted;
+
+const ANY_KEY: &str = "/[A-Za-z_][A-Za-z0-9_]*/";
+
+/// An object in JSON.
+pub fn json(_: &mut Rules<'_>, schema: &Schema<'_>) -> Result<String, String> {
+    Ok(schema.json())
+}
+
+/// `a=1, b="x", c=True`: values in JSON, which Python reads alike, but for a flag or `None`.
+pub fn keywords(rules: &mut Rules<'_>, schema: &Schema<'_>) -> Result<String, String> {
+    let Some(properties) = schema.properties("")? else {
+        let any = ["\"=\" ", &schema.any().json()].concat();
+        return Ok(many(ANY_KEY, &any, "\", \""));
+    };
+    let mut items = Vec::new();
+    for property in &properties {
+        let schema = property.schema.resolved()?;
+        let value = match (schema.word("type"), schema.values()) {
+            (Some("boolean"), None) => "(\"True\" | \"False\")".into(),
+            (Some("null"), None) => "\"None\"".into(),
+            _ => schema.json(),
+        };
+        let key = rules.fill("$K=", &[("$K", Hole::Text(property.key))]);
+        items.push((property.is_required, key + &value));
+    }
+    Ok(chain(rules, &items, "\", \""))
+}
+
+/// `a:1,b:"x",c:{d:[true]}` with `quote` around strings, which have no escapes. Without the braces
+/// around it.
+pub fn bare(
+    rules: &mut Rules<'_>,
+    schema: &Schema<'_>,
+    quote: &'static str,
+) -> Result<String, String> {
+    let Some(properties) = schema.properties("-.")? else {
+        let any = any_bare(rules, schema, quote);
+        return Ok(many(ANY_KEY, &(String::from("\":\" ") + &any), "\",\""));
+    };
+    let mut items = Vec::new();
+    for property in &properties {
+        let value = bare_value(rules, property.schema, quote)?;
+        let key = rules.fill("$K:", &[("$K", Hole::Text(property.key))]);
+        items.push((property.is_required, key + &value));
+    }
+    Ok(chain(rules, &items, "\",\""))
+}
+
+fn bare_value(
+    rules: &mut Rules<'_>,
+    schema: Schema<'_>,
+    quote: &'static str,
+) -> Result<String, String> {
+    let schema = schema.resolved()?;
+    let mut ways = Vec::new();
+    if let Some(options) = schema.options()? {
+        for option in options {
+            ways.push(bare_value(rules, option, quote)?);
+        }
+    } else if let Some(listed) = schema.values() {
+        for value in listed {
+            ways.push(match unquoted(value) {
+                Some(word) => {
+                    let word = rules.fill("$V", &[("$V", Hole::Text(&word))]);
+                    rules.text(quote) + &word + &rules.text(quote)
+                }
+                None if value.starts_with(['{', '[']) => return Err(schema.refused("enum")),
+                None => quoted(value),
+            });
+        }
+    } else {
+        let types = schema.types();
+        if types.is_empty() {
+            ways.push(any_bare(rules, &schema, quote));
+        }
+        for name in types {
+            ways.push(match name {
+                "string" => {
+                    let text = schema.text_regex()?;
+                    rules.text(quote) + &rules.text_up_to(&text, quote, quote)
+                }
+                "object" => ["\"{\" ", &bare(rules, &schema, quote)?, " \"}\""].concat(),
+                "array" => bare_list(rules, &schema, quote)?,
+                _ => schema.json_of(name),
+            });
+        }
+    }
+    Ok(rules.add(&ways.join(" | ")) + " ")
+}
+
+fn bare_list(
+    rules: &mut Rules<'_>,
+    schema: &Schema<'_>,
+    quote: &'static str,
+) -> Result<String, String> {
+    for keyword in ["prefixItems", "minItems", "maxItems"] {
+        if schema.keyword(keyword).is_some_and(|value| value != "0") {
+            return Err(schema.refused(keyword));
+        }
+    }
+    let item = match schema.keyword("items") {
+        Some(items) => bare_value(rules, schema.at(items), quote)?,
+        None => any_bare(rules, schema, quote),
+    };
+    Ok(["\"[\" ", &many("", &item, "\",\""), " \"]\""].concat())
+}
+
+/// Any value with bare keys.
+fn any_bare(rules: &mut Rules<'_>, schema: &Schema<'_>, quote: &'static str) -> String {
+    const NAME: &str = "any_value";
+    if rules.is_new(NAME) {
+        let text = rules.text(quote) + &rules.text_up_to("/(.|\\n)*/", quote, quote);
+        let list = many("", NAME, "\",\"");
+        let object = many(ANY_KEY, "\":\" any_value", "\",\"");
+        let scalar = schema.json_scalar();
+        let body =
+            [&text[..], " | ", &scalar, " | \"[\" ", &list, " \"]\" | \"{\" ", &object, " \"}\""];
+        rules.named(NAME, &body.concat());
+    }
+    NAME.into()
+}
+
+/// Any number of `key value`, also none.
+fn many(key: &str, value: &str, between: &str) -> String {
+    ["(", key, " ", value, " (", between, " ", key, " ", value, ")*)?"].concat()
+}
+
+/// The items in their order with a text between any two; what is not required may be left out.
+fn chain(rules: &mut Rules<'_>, items: &[(bool, String)], between: &str) -> String {
+    // What may follow once nothing, or something, has been written.
+    let (mut first, mut next) = (String::from("\"\""), String::from("\"\""));
+    for (is_required, item) in items.iter().rev() {
+        let item = rules.add(item);
+        let begins = [&item[..], " ", &next].concat();
+        let goes_on = [between, " ", &item, " ", &next].concat();
+        match is_required {
+            true => {
+                first = rules.add(&begins);
+                next = rules.add(&goes_on);
+            }
+            false => {
+                first = rules.add(&[&begins[..], " | ", &first].concat());
+                next = rules.add(&[&goes_on[..], " | ", &next].concat());
+            }
+        }
+    }
+    first
+}

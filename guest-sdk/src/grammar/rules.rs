@@ -1,0 +1,168 @@
+//! A Lark grammar as it is written: rules with names of their own, texts in which added tokens
+//! stand for themselves, templates with holes.
+
+use crate::json::quoted;
+
+/// What fills a hole of a template.
+#[derive(Debug, Clone, Copy)]
+pub enum Hole<'a> {
+    /// A text.
+    Text(&'a str),
+    /// An expression.
+    Rule(&'a str),
+}
+
+/// The rules of one grammar.
+#[derive(Debug)]
+pub struct Rules<'a> {
+    lark: String,
+    num_names: u32,
+    /// Rules with names of the author's.
+    named: Vec<&'static str>,
+    tokens: &'a [String],
+}
+
+impl<'a> Rules<'a> {
+    pub(super) fn new(tokens: &'a [String]) -> Self {
+        Rules { lark: String::new(), num_names: 0, named: Vec::new(), tokens }
+    }
+
+    /// Adds a rule and gives its name.
+    pub fn add(&mut self, body: &str) -> String {
+        self.define("r", "", body)
+    }
+
+    /// Adds a regular expression, or a combination of several, and gives its name.
+    pub fn terminal(&mut self, body: &str) -> String {
+        self.define("T", "", body)
+    }
+
+    /// Is there no rule of that name yet? There is from now on: go on with [`Rules::named`].
+    pub fn is_new(&mut self, name: &'static str) -> bool {
+        let is_new = !self.named.contains(&name);
+        if is_new {
+            self.named.push(name);
+        }
+        is_new
+    }
+
+    /// Adds a rule under a name of its own, so that it can refer to itself.
+    pub fn named(&mut self, name: &'static str, body: &str) {
+        for part in [name, ": ", body, "\n"] {
+            self.lark.push_str(part);
+        }
+    }
+
+    /// A text as an expression.
+    pub fn text(&self, text: &str) -> String {
+        self.fill(text, &[])
+    }
+
+    /// The text of `template`, whose holes are `$` and a word.
+    pub fn fill(&self, template: &str, holes: &[(&str, Hole<'_>)]) -> String {
+        let (mut out, mut plain, mut rest) = (String::new(), String::new(), template);
+        while let Some(next) = rest.chars().next() {
+            let hole = holes.iter().find(|(name, _)| rest.starts_with(*name));
+            match (hole, self.token_at(rest)) {
+                (Some((name, Hole::Text(text))), _) => {
+                    plain.push_str(text);
+                    rest = &rest[name.len()..];
+                }
+                (Some((name, Hole::Rule(rule))), _) => {
+                    flush(&mut plain, &mut out);
+                    out.push_str(rule);
+                    out.push(' ');
+                    rest = &rest[name.len()..];
+                }
+                (None, Some(token)) => {
+                    flush(&mut plain, &mut out);
+                    out.push_str("%token ");
+                    out.push_str(&quoted(token));
+                    out.push(' ');
+                    rest = &rest[token.len()..];
+                }
+                (None, None) => {
+                    plain.push(next);
+                    rest = &rest[next.len_utf8()..];
+                }
+            }
+        }
+        flush(&mut plain, &mut out);
+        if out.is_empty() {
+            out.push_str("\"\"");
+        }
+        out
+    }
+
+    /// What `regex` matches, up to `end` and with it; `closer`, a part of `end`, is not in it.
+    pub fn text_up_to(&mut self, regex: &str, end: &str, closer: &str) -> String {
+        let mut body = String::from(regex);
+        body.push_str(" & ~/(.|\\n)*");
+        for c in closer.chars() {
+            escape_regex(c, &mut body);
+        }
+        body.push_str("(.|\\n)*/");
+        let value = self.terminal(&body);
+        if self.token_at(end).is_some() {
+            return value + " " + &self.text(end);
+        }
+        // Texts: the two are one lexeme, or the first would take the beginning of the second.
+        let len = (0..end.len())
+            .find(|&at| end.is_char_boundary(at) && self.token_at(&end[at..]).is_some());
+        let (text, rest) = end.split_at(len.unwrap_or(end.len()));
+        let lazy = self.define("r", "[lazy]", &(value + " " + &quoted(text)));
+        if rest.is_empty() { lazy } else { lazy + " " + &self.text(rest) }
+    }
+
+    /// The grammar whose outputs are `start`.
+    pub(super) fn finish(self, start: &str) -> String {
+        ["start: ", start, "\n", &self.lark].concat()
+    }
+
+    /// The longest added token that the text begins with.
+    fn token_at(&self, text: &str) -> Option<&'a str> {
+        let here = self.tokens.iter().filter(|token| text.starts_with(token.as_str()));
+        here.max_by_key(|token| token.len()).map(String::as_str).filter(|token| !token.is_empty())
+    }
+
+    fn define(&mut self, kind: &str, attribute: &str, body: &str) -> String {
+        let mut name = String::from(kind);
+        name.push('_');
+        push_number(&mut name, self.num_names);
+        self.num_names += 1;
+        for part in [name.as_str(), attribute, ": ", body, "\n"] {
+            self.lark.push_str(part);
+        }
+        name
+    }
+}
+
+/// `c` for a regular expression between slashes, also in brackets.
+pub(super) fn escape_regex(c: char, out: &mut String) {
+    match c {
+        '\n' => out.push_str("\\n"),
+        // The host looks for strings.
+        '"' => out.push_str("\\x22"),
+        _ => {
+            if "\\.+*?()|[]{}^$/&~-#".contains(c) {
+                out.push('\\');
+            }
+            out.push(c);
+        }
+    }
+}
+
+fn flush(plain: &mut String, out: &mut String) {
+    if !plain.is_empty() {
+        out.push_str(&quoted(plain));
+        out.push(' ');
+        plain.clear();
+    }
+}
+
+fn push_number(out: &mut String, number: u32) {
+    if number > 9 {
+        push_number(out, number / 10);
+    }
+    out.push(char::from(b'0' + (number % 10) as u8));
+}
