@@ -143,6 +143,7 @@ pub(crate) const ENTRIES: &[Entry] = &[
             format!("<|tool_calls_section_begin|>{calls}<|tool_calls_section_end|>")
         }),
     ),
+    Entry::of::<tenon_parser_kimi_k3::KimiK3>("kimi_k3", &[], Some(xtml)).unquoted(),
     Entry::of::<Mistral>(
         "mistral",
         &[("mistral", Some("mistral"))],
@@ -158,6 +159,32 @@ pub(crate) const ENTRIES: &[Entry] = &[
 
 fn object(name: &str, arguments: &Value) -> String {
     format!("{{\"name\": {}, \"arguments\": {arguments}}}", Value::from(name))
+}
+
+/// Kimi K3: each argument says its type.
+fn xtml(calls: Calls<'_>) -> String {
+    let argument = |(key, value): (&String, &Value)| {
+        let (kind, text) = match value {
+            Value::Null => ("null", value.to_string()),
+            Value::Bool(_) => ("boolean", value.to_string()),
+            Value::Number(_) => ("number", value.to_string()),
+            Value::String(text) => ("string", text.clone()),
+            Value::Array(_) => ("array", value.to_string()),
+            Value::Object(_) => ("object", value.to_string()),
+        };
+        format!(
+            "<|open|>argument key=\"{key}\" type=\"{kind}\"<|sep|>{text}<|close|>argument<|sep|>"
+        )
+    };
+    let call = |(index, (name, arguments)): (usize, &(String, Value))| {
+        let arguments = arguments.as_object().into_iter().flatten().map(argument);
+        let arguments: String = arguments.collect();
+        format!(
+            "<|open|>call tool=\"{name}\" index=\"{index}\"<|sep|>{arguments}<|close|>call<|sep|>"
+        )
+    };
+    let calls: String = calls.iter().enumerate().map(call).collect();
+    format!("<|open|>tools<|sep|>{calls}<|close|>tools<|sep|>")
 }
 
 /// DeepSeek's tokens.

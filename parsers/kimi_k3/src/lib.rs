@@ -1,0 +1,58 @@
+//! Kimi K3: everything stands between `<|open|>TAG<|sep|>` and `<|close|>TAG<|sep|>`. A call is a
+//! `call` in `tools`, each argument an element that says its own type, or all of them one `json`.
+
+mod xtml;
+
+use tenon_guest::{
+    AtCall, CallFormat, Declared, Family, Frame, Rule, Section, Style, export_parser,
+};
+use xtml::Xtml;
+
+/// The channel `think`.
+const KIMI_K3: Style = Style {
+    aliases: &["kimi-k3"],
+    anywhere: &["<|open|>think<|sep|>"],
+    ..Style::tags("kimi_k3", &[], &["<|close|>think<|sep|>"], AtCall::Ends)
+};
+
+/// The format.
+pub struct KimiK3;
+
+impl Declared for KimiK3 {
+    const FAMILY: &'static Family = &Family {
+        aliases: &["kimi-k3"],
+        reasoning: &[KIMI_K3],
+        frames: &[
+            Frame {
+                opener: "<|open|>response<|sep|>",
+                closer: "<|close|>response<|sep|>",
+                is_control: true,
+            },
+            Frame {
+                opener: "<|open|>message role=\"assistant\"<|sep|>",
+                closer: "<|close|>message<|sep|>",
+                is_control: true,
+            },
+        ],
+        calls: Some(&CallFormat {
+            sections: &[Section {
+                opener: "<|open|>tools<|sep|>",
+                closer: "<|close|>tools<|sep|>",
+                empty_is_text: false,
+            }],
+            ..CallFormat::new(&["<|open|>call"], |_| Box::new(Xtml::default()))
+        }),
+        inner_tokens: &["<|open|>", "<|close|>", "<|sep|>"],
+        evidence: &[
+            Rule::template(&["<|open|>", "<|close|>", "<|sep|>"], &[]),
+            Rule::vocabulary(&["<|open|>", "<|close|>", "<|sep|>"]),
+        ],
+        ..Family::named(
+            "kimi_k3",
+            env!("CARGO_PKG_VERSION"),
+            "typed arguments between <|open|> and <|close|>: Kimi K3",
+        )
+    };
+}
+
+export_parser!(KimiK3);
