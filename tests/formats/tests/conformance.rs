@@ -26,7 +26,7 @@ fn check(file: &str, at_least: usize) {
     let mut failures = Vec::new();
     for case in &cases {
         let Some((entry, style)) = reader(&case.family) else {
-            println!("case `{}`: nobody reads `{}`", case.id, case.family);
+            failures.push(format!("case `{}`: nobody reads `{}`", case.id, case.family));
             continue;
         };
         let style = case.style.as_deref().or(style);
