@@ -2,6 +2,7 @@
 //! fetched and checked; the product itself never calls it.
 
 mod demo;
+mod fuzz;
 mod guests;
 mod models;
 mod python;
@@ -17,10 +18,11 @@ usage: cargo xtask TASK
 
   demo [--port N] [--model FILE]   build everything, fetch the demo model, serve it on 127.0.0.1
   test [STAGE ...]                 everything that CI runs (stages: tidy fmt guests clippy build
-                                   models unit e2e)
+                                   models unit fuzz e2e)
   guests [--release]               build the parsers to components: target/guests/ (and with
                                    --release by a sandbox of the release build)
   fetch-models [NAME ...]          fetch reference models into the cache (smollm2 gemma3 qwen0.5b)
+  fuzz [TARGET ...] [--seconds N]  fuzz the parser engine, part by part, N seconds each
   tidy                             check dependency rules, file hygiene and the word list";
 
 fn main() {
@@ -42,6 +44,7 @@ fn run() -> Result<()> {
             Some("--release") => guests::run(guests::Profile::Release),
             Some(other) => bail!("unknown flag `{other}` (known: --release)"),
         },
+        Some("fuzz") => fuzz::run(rest),
         Some("fetch-models") => models::fetch(rest),
         Some("tidy") => tidy::run(),
         Some("help" | "--help" | "-h") => {

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
-use crate::{guests, models, python, shell, tidy};
+use crate::{fuzz, guests, models, python, shell, tidy};
 
 type Stage = (&'static str, fn() -> Result<()>);
 
@@ -16,6 +16,7 @@ const STAGES: &[Stage] = &[
     ("build", build),
     ("models", fetch_models),
     ("unit", unit),
+    ("fuzz", fuzz::smoke),
     ("e2e", e2e),
 ];
 

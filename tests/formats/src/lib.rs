@@ -77,9 +77,17 @@ impl Entry {
     }
 }
 
-/// All of them, by group.
+/// All of them, by how their calls are written.
+pub const GROUPS: [(&str, &[Entry]); 4] = [
+    ("json", json::ENTRIES),
+    ("tagged", tagged::ENTRIES),
+    ("python", python::ENTRIES),
+    ("framed", framed::ENTRIES),
+];
+
+/// All of them.
 pub fn all() -> impl Iterator<Item = &'static Entry> {
-    [json::ENTRIES, tagged::ENTRIES, python::ENTRIES, framed::ENTRIES].into_iter().flatten()
+    GROUPS.into_iter().flat_map(|(_, entries)| entries)
 }
 
 /// A request with these tools and reasoning read in `style`.

@@ -47,6 +47,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("tenon-guest", &[]),
     ("acme-parser", &["tenon-guest"]),
     ("tenon-formats", &["tenon-guest"]),
+    ("tenon-fuzz", &["tenon-formats", "tenon-guest"]),
     ("tenon-tests", &[]),
     ("xtask", &[]),
 ];
@@ -69,6 +70,7 @@ const ONLY_IN: &[(&str, &[&str])] = &[
     ("wit-bindgen", &["tenon-guest"]),
     ("clap", &["tenon"]),
     ("pulp", &["tenon-runner"]),
+    ("libfuzzer-sys", &["tenon-fuzz"]),
 ];
 
 /// Checks every member's manifest.
