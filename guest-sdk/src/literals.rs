@@ -309,7 +309,10 @@ impl Arguments {
             true => is_name_byte(*byte),
             false => *byte != assign && !matches!(byte, b',' | b'}' | b')' | b']'),
         };
-        let len = text.bytes().take_while(goes_on).count();
+        // Up to what may be the closer; one in front was looked for already.
+        let first = self.closer.bytes().next();
+        let in_key = |(at, byte): &(usize, u8)| goes_on(byte) && (*at == 0 || Some(*byte) != first);
+        let len = text.bytes().enumerate().take_while(in_key).count();
         if len > 0 {
             self.word.push_str(&text[..len]);
             return Move::Used(len);

@@ -108,6 +108,7 @@ fn a_cut_call_closes_nothing() {
 fn malformed_arguments_pass_as_they_came() {
     check("<c>call:f{a:1</c>b", Some("b"), &["f {\"a\": 1"]);
     check("<c>call:f{a:[1}, b:Q</c>Q</c>b", Some("b"), &["f {\"a\": [1}, b:<|\"|></c><|\"|>"]);
+    check("<c>call:f{a:1,k<x</c>b", Some("b"), &["f {\"a\": 1"]);
     check("<c>call:f{a:1, oops}</c>b", Some("b"), &["f {\"a\": 1,oops}"]);
 }
 
