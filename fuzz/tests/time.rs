@@ -1,7 +1,7 @@
 //! Time is linear in the calls of every family, in pieces of a few bytes: twice the text takes
-//! twice the time. Measured is the thread's own time for a text and for four times as much. The best
-//! run of each counts, and one attempt under the bound suffices, so that a busy machine disturbs
-//! nothing: what is quadratic takes 16 times as long in every attempt.
+//! twice the time. Measured is the thread's own time for a text and for four times as much. The
+//! best run of each counts, and one attempt under the bound suffices, so that a busy machine
+//! disturbs nothing: what is quadratic takes 16 times as long in every attempt.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
