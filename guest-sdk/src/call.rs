@@ -58,7 +58,8 @@ impl<'a> Call<'a> {
         let index = self.0.num_calls;
         self.0.num_calls += 1;
         self.0.is_open = true;
-        let begin = ToolBegin { index, name: name.into(), id: id.map(Into::into) };
+        let id = id.or(Some(self.0.id_pattern)).filter(|id| !id.is_empty()).map(Into::into);
+        let begin = ToolBegin { index, name: name.into(), id };
         self.0.events.push(Event::ToolBegin(begin));
     }
 
@@ -106,9 +107,11 @@ impl<'a> Call<'a> {
 pub(crate) struct Output {
     pub events: Vec<Event>,
     pub num_calls: u32,
-    is_open: bool,
+    pub is_open: bool,
     /// The stream ended at a limit.
     pub is_cut: bool,
+    /// For calls without an id of their own.
+    pub id_pattern: &'static str,
     /// What readers found that is content; the engine takes it behind each read.
     pub stray: String,
 }

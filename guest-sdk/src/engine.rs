@@ -104,7 +104,7 @@ impl Engine {
             num_blanks: 0,
             content: ContentLane::default(),
             reasoning: ReasoningLane::default(),
-            out: Output::default(),
+            out: Output { id_pattern: family.id_pattern, ..Output::default() },
         };
         if let Some(style) = style.filter(|style| style.is_content) {
             if start == Channel::Reasoning {

@@ -20,6 +20,8 @@ pub struct Family {
     pub reasoning: &'static [Style],
     /// How calls are written; none: no calls.
     pub calls: Option<&'static CallFormat>,
+    /// The id of a call that brings none; each `*` becomes a letter or a digit. Empty: the host's.
+    pub id_pattern: &'static str,
     /// Wrappers around the answer that are dropped.
     pub frames: &'static [Frame],
     /// Do all markers that end in `>` share a suffix in front of it, such as `:opensource`? The
@@ -156,6 +158,7 @@ impl Family {
             aliases: &[],
             reasoning: &[],
             calls: None,
+            id_pattern: "",
             frames: &[],
             suffixed: false,
             inner_tokens: &[],

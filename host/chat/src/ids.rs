@@ -20,15 +20,30 @@ impl CallIds {
     pub fn next_id(&mut self) -> String {
         let mut id = String::with_capacity("call_".len() + NUM_CHARS);
         id.push_str("call_");
-        for _ in 0..NUM_CHARS / CHARS_PER_DRAW {
-            self.num_draws += 1;
-            let mut bits = self.key.hash_one(self.num_draws);
-            for _ in 0..CHARS_PER_DRAW {
-                id.push(char::from(ALPHABET[(bits % 62) as usize]));
-                bits /= 62;
-            }
-        }
+        self.draw(NUM_CHARS, &mut id);
         id
+    }
+
+    /// As many letters or digits as `pattern` has asterisks; none: it holds something else.
+    pub fn of_pattern(&mut self, pattern: &str) -> Option<String> {
+        if pattern.is_empty() || pattern.bytes().any(|byte| byte != b'*') {
+            return None;
+        }
+        let mut id = String::with_capacity(pattern.len());
+        self.draw(pattern.len(), &mut id);
+        Some(id)
+    }
+
+    fn draw(&mut self, num_chars: usize, id: &mut String) {
+        let mut bits = 0;
+        for at in 0..num_chars {
+            if at % CHARS_PER_DRAW == 0 {
+                self.num_draws += 1;
+                bits = self.key.hash_one(self.num_draws);
+            }
+            id.push(char::from(ALPHABET[(bits % 62) as usize]));
+            bits /= 62;
+        }
     }
 }
 
@@ -37,6 +52,18 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+
+    #[test]
+    fn a_pattern_says_how_many_letters() {
+        let mut ids = CallIds::default();
+        let (one, other) = (ids.of_pattern("*********"), ids.of_pattern("*********"));
+        assert_ne!(one, other);
+        let one = one.expect("asterisks alone");
+        assert!(one.len() == 9 && one.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{one}");
+        for own in ["", "a1", "a***", "call_*"] {
+            assert_eq!(ids.of_pattern(own), None, "{own}");
+        }
+    }
 
     #[test]
     fn ids_are_well_formed_and_differ() {

@@ -286,7 +286,9 @@ impl TextSide {
                 ParseEvent::Reasoning(text) => StreamEvent::Reasoning(text),
                 ParseEvent::ToolArgs { index, text } => StreamEvent::ToolArgs { index, text },
                 ParseEvent::ToolBegin { index, name, id } => {
-                    let own = id.filter(|id| !id.is_empty() && !self.call_ids.contains(id));
+                    let made = id.as_deref().and_then(|id| shared.ids.of_pattern(id));
+                    let own = made.or(id);
+                    let own = own.filter(|id| !id.is_empty() && !self.call_ids.contains(id));
                     let id = own.unwrap_or_else(|| shared.ids.next_id());
                     self.call_ids.push(id.clone());
                     StreamEvent::ToolBegin { index, id, name }

@@ -29,6 +29,7 @@ pub struct Mistral;
 
 impl Declared for Mistral {
     const FAMILY: &'static Family = &Family {
+        id_pattern: "*********", // the only ids that Mistral's own checks accept
         reasoning: &[style::MISTRAL],
         inner_tokens: &["[ARGS]", "[CALL_ID]"],
         calls: Some(&CallFormat {
