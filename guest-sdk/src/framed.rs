@@ -220,15 +220,23 @@ impl Framed {
         self.buffer[self.position..].bytes().take_while(|byte| is_blank(*byte)).count()
     }
 
+    /// Blanks between messages wait in the lane, so that they are read once.
+    fn put_blanks_aside(&mut self) {
+        let len = self.num_leading_blanks();
+        if len > 0 {
+            self.say(Lane::Gap, self.position + len);
+        }
+    }
+
     fn read_first(&mut self, end: bool) -> bool {
-        let at = self.num_leading_blanks();
-        if self.position + at == self.buffer.len() && !end {
+        self.put_blanks_aside();
+        if self.position == self.buffer.len() && !end {
             return false;
         }
-        match self.seen(at, self.rules.starts, end) {
+        match self.seen(0, self.rules.starts, end) {
             Seen::Begins => return false,
             Seen::Marker(_) => self.state = State::Gap,
-            Seen::Nothing => match self.begins_header(at, end) {
+            Seen::Nothing => match self.begins_header(end) {
                 None => return false,
                 Some(true) => {
                     let start = self.position;
@@ -241,8 +249,8 @@ impl Framed {
     }
 
     /// None: more text must show it.
-    fn begins_header(&self, at: usize, end: bool) -> Option<bool> {
-        let rest = &self.buffer[self.position + at..];
+    fn begins_header(&self, end: bool) -> Option<bool> {
+        let rest = &self.buffer[self.position..];
         if self.rules.in_prompt.iter().any(|begin| rest.starts_with(begin)) {
             return Some(!rest.is_empty());
         }
@@ -251,28 +259,25 @@ impl Framed {
     }
 
     fn read_gap(&mut self, end: bool) -> bool {
-        let at = self.num_leading_blanks();
-        if self.position + at == self.buffer.len() {
-            if end {
-                self.say(Lane::Gap, self.buffer.len());
-            }
+        self.put_blanks_aside();
+        if self.position == self.buffer.len() {
             return false;
         }
-        match self.seen(at, self.rules.between, end) {
+        match self.seen(0, self.rules.between, end) {
             Seen::Begins => return false,
             Seen::Marker(marker) => {
-                self.position += at + marker.len();
-                self.content.markup();
+                self.position += marker.len();
+                self.markup();
                 return true;
             }
             Seen::Nothing => {}
         }
-        match self.seen(at, self.rules.starts, end) {
+        match self.seen(0, self.rules.starts, end) {
             Seen::Begins => false,
             Seen::Marker(marker) => {
                 self.content.part();
                 let start = self.position;
-                let marker_len = at + marker.len();
+                let marker_len = marker.len();
                 self.position += marker_len;
                 self.state = State::Header { start, marker_len, back_to: Lane::Gap };
                 true

@@ -143,7 +143,12 @@ pub(crate) const ENTRIES: &[Entry] = &[
             format!("<|tool_calls_section_begin|>{calls}<|tool_calls_section_end|>")
         }),
     ),
-    Entry::of::<tenon_parser_kimi_k3::KimiK3>("kimi_k3", &[], Some(xtml)).unquoted(),
+    Entry::of::<tenon_parser_kimi_k3::KimiK3>(
+        "kimi_k3",
+        &[("kimi_k3", Some("kimi_k3"))],
+        Some(xtml),
+    )
+    .unquoted(),
     Entry::of::<Mistral>(
         "mistral",
         &[("mistral", Some("mistral"))],
