@@ -4,8 +4,8 @@
 
 use tenon_guest::document::Document;
 use tenon_guest::{
-    Body, Descriptor, Family, Framed, Header, Messages, Parser, RequestInfo, Route, Rule,
-    export_parser,
+    Body, CallGrammar, Descriptor, Family, Framed, Grammar, Header, Messages, ModelInfo, Parser,
+    RequestInfo, Route, Rule, ToolChoice, export_parser,
 };
 
 const MESSAGES: Messages = Messages {
@@ -28,6 +28,9 @@ const FAMILY: Family = Family {
     )
 };
 
+const GRAMMAR: CallGrammar =
+    CallGrammar { call: "$NAME\n$ARGS", between: Some(">>>"), ..CallGrammar::JSON };
+
 /// The format.
 pub struct FunctionaryV3;
 
@@ -36,6 +39,14 @@ impl Parser for FunctionaryV3 {
 
     fn describe() -> Descriptor {
         Framed::describe(&FAMILY, &MESSAGES)
+    }
+
+    fn constraint(model: &ModelInfo, request: &RequestInfo) -> Result<Option<Grammar>, String> {
+        if request.tool_choice == ToolChoice::Auto {
+            // Nothing but its name says that a message is a call.
+            return Ok(None);
+        }
+        GRAMMAR.build(model, request)
     }
 
     fn open(request: RequestInfo) -> Framed {

@@ -1,7 +1,9 @@
 //! DeepSeek R1, V3 and V3.1: a section of calls, each between tokens of its own. V3 names a type
 //! and puts a fence around the arguments; the fence may be missing.
 
-use tenon_guest::{CallFormat, Declared, Family, Headed, HeadedRules, Part, Rule, Section, style};
+use tenon_guest::{
+    CallFormat, CallGrammar, Declared, Family, Headed, HeadedRules, Part, Rule, Section, style,
+};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const OPENER: &str = "<｜tool▁call▁begin｜>";
@@ -51,6 +53,14 @@ impl Declared for DeepSeekV3 {
         reasoning: &[style::DEEPSEEK_R1, style::DEEPSEEK_V3],
         inner_tokens: &[SEPARATOR],
         calls: Some(&CallFormat { reader: |_| Box::new(Headed::new(&V3)), ..CALLS }),
+        grammar: Some(CallGrammar {
+            opener: "<｜tool▁calls▁begin｜>",
+            call: "<｜tool▁call▁begin｜>function<｜tool▁sep｜>$NAME\n```json\n$ARGS\n```<｜tool▁call▁end｜>",
+            between: Some("\n"),
+            closer: "<｜tool▁calls▁end｜>",
+            trigger: "<｜tool▁calls▁begin｜>",
+            ..CallGrammar::JSON
+        }),
         evidence: &[Rule::template(&["<｜tool▁calls▁begin｜>", "```json"], &[])],
         ..Family::named(
             "deepseek_v3",
@@ -69,6 +79,14 @@ impl Declared for DeepSeekV31 {
         reasoning: &[style::DEEPSEEK_V3, style::DEEPSEEK_R1],
         inner_tokens: &[SEPARATOR],
         calls: Some(&CALLS),
+        grammar: Some(CallGrammar {
+            opener: "<｜tool▁calls▁begin｜>",
+            call: "<｜tool▁call▁begin｜>$NAME<｜tool▁sep｜>$ARGS<｜tool▁call▁end｜>",
+            between: Some(""),
+            closer: "<｜tool▁calls▁end｜>",
+            trigger: "<｜tool▁calls▁begin｜>",
+            ..CallGrammar::JSON
+        }),
         evidence: &[Rule::template(&["<｜tool▁calls▁begin｜>", SEPARATOR], &["```json"])],
         ..Family::named(
             "deepseek_v31",

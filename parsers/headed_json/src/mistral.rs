@@ -3,8 +3,8 @@
 //! there.
 
 use tenon_guest::{
-    ByFirst, CallFormat, CallReader, Declared, Envelope, EnvelopeRules, Family, Headed,
-    HeadedRules, List, Part, Rule, style,
+    ByFirst, CallFormat, CallGrammar, CallReader, Declared, Envelope, EnvelopeRules, Family,
+    Headed, HeadedRules, List, Part, Rule, style,
 };
 
 const OPENER: &str = "[TOOL_CALLS]";
@@ -39,6 +39,12 @@ impl Declared for Mistral {
                 OPENER => Box::new(ByFirst::new(reader)),
                 _ => Box::new(Envelope::new(EnvelopeRules { list: List::No, ..LISTED })),
             })
+        }),
+        grammar: Some(CallGrammar {
+            call: "[TOOL_CALLS]$NAME[ARGS]$ARGS",
+            between: Some(""),
+            trigger: "[TOOL_CALLS]",
+            ..CallGrammar::JSON
         }),
         evidence: &[
             Rule::template(&[OPENER], &[]),

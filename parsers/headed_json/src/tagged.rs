@@ -1,7 +1,9 @@
 //! Kimi K2: a section of calls, each with an id that the next prompt repeats. Functionary 3.1: the
 //! name stands in the tag around the arguments.
 
-use tenon_guest::{CallFormat, Declared, Family, Headed, HeadedRules, Part, Rule, Section, style};
+use tenon_guest::{
+    CallFormat, CallGrammar, Declared, Family, Headed, HeadedRules, Part, Rule, Section, style,
+};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -43,6 +45,14 @@ impl Declared for KimiK2 {
             separators: ",;]",
             ..CallFormat::new(&["<|tool_call_begin|>"], |_| Box::new(Headed::new(&KIMI)))
         }),
+        grammar: Some(CallGrammar {
+            opener: "<|tool_calls_section_begin|>",
+            call: "<|tool_call_begin|>functions.$NAME:$N<|tool_call_argument_begin|>$ARGS<|tool_call_end|>",
+            between: Some(""),
+            closer: "<|tool_calls_section_end|>",
+            trigger: "<|tool_calls_section_begin|>",
+            ..CallGrammar::JSON
+        }),
         evidence: &[
             Rule::template(&["<|tool_calls_section_begin|>"], &[]),
             Rule::vocabulary(&["<|tool_calls_section_begin|>", "<|tool_call_argument_begin|>"]),
@@ -64,6 +74,12 @@ impl Declared for FunctionaryV31 {
             closers: &["</function>"],
             separators: ",;]",
             ..CallFormat::new(&["<function="], |_| Box::new(Headed::new(&FUNCTION)))
+        }),
+        grammar: Some(CallGrammar {
+            call: "<function=$NAME>$ARGS</function>",
+            between: Some(""),
+            trigger: "<function=",
+            ..CallGrammar::JSON
         }),
         evidence: &[Rule::template(&["<function=", "<|python_tag|>"], &["<tool_call>"])],
         ..Family::named(

@@ -2,8 +2,8 @@
 //! call is a JSON object with its name and `args`; its header repeats the name.
 
 use tenon_guest::{
-    Descriptor, Envelope, EnvelopeRules, Family, Framed, Header, List, Messages, Parser,
-    RequestInfo, Route, Rule, export_parser, style,
+    CallGrammar, Descriptor, Envelope, EnvelopeRules, Family, Framed, Grammar, Header, List,
+    Messages, ModelInfo, Parser, RequestInfo, Route, Rule, ToolChoice, export_parser, style,
 };
 
 const CALL: &str = "<|content_invoke_tool_json|>";
@@ -35,6 +35,13 @@ const FAMILY: Family = Family {
     ..Family::named("inkling", env!("CARGO_PKG_VERSION"), "typed messages: Inkling")
 };
 
+const GRAMMAR: CallGrammar = CallGrammar {
+    call: "<|message_model|>$NAME<|content_invoke_tool_json|>\
+           {\"name\":$QNAME,\"args\":$ARGS}<|end_message|>",
+    between: Some(""),
+    ..CallGrammar::JSON
+};
+
 /// The format.
 pub struct Inkling;
 
@@ -43,6 +50,14 @@ impl Parser for Inkling {
 
     fn describe() -> Descriptor {
         Framed::describe(&FAMILY, &MESSAGES)
+    }
+
+    fn constraint(model: &ModelInfo, request: &RequestInfo) -> Result<Option<Grammar>, String> {
+        if request.tool_choice == ToolChoice::Auto {
+            // Answers and thoughts begin with the same token.
+            return Ok(None);
+        }
+        GRAMMAR.build(model, request)
     }
 
     fn open(request: RequestInfo) -> Framed {

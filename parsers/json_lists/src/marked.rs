@@ -1,6 +1,8 @@
 //! Lists between two markers: with nothing in them the markers are framing (policy U5).
 
-use tenon_guest::{AtCall, Declared, Envelope, EnvelopeRules, Family, Frame, Rule, Style, style};
+use tenon_guest::{
+    AtCall, CallGrammar, Declared, Envelope, EnvelopeRules, Family, Frame, Rule, Style, style,
+};
 
 use crate::lists;
 
@@ -14,6 +16,14 @@ impl Declared for Jamba {
         calls: Some(&lists(&["<tool_calls>"], &["</tool_calls>"], |_| {
             Box::new(Envelope::new(EnvelopeRules::in_section("</tool_calls>")))
         })),
+        grammar: Some(CallGrammar {
+            opener: "<tool_calls>[\n",
+            call: "{\"name\": $QNAME, \"arguments\": $ARGS}",
+            between: Some(", "),
+            closer: "\n]</tool_calls>",
+            trigger: "<tool_calls>",
+            ..CallGrammar::JSON
+        }),
         evidence: &[Rule::template(&["<tool_calls>", "<|bom|>"], &[])],
         ..Family::named("jamba", VERSION, "JSON lists in <tool_calls>: Jamba")
     };
@@ -29,6 +39,14 @@ impl Declared for Minimax {
         calls: Some(&lists(&["<tool_calls>"], &["</tool_calls>"], |_| {
             Box::new(Envelope::new(EnvelopeRules::in_section("</tool_calls>")))
         })),
+        grammar: Some(CallGrammar {
+            opener: "<tool_calls>\n",
+            call: "{\"name\": $QNAME, \"arguments\": $ARGS}",
+            between: Some("\n"),
+            closer: "\n</tool_calls>",
+            trigger: "<tool_calls>",
+            ..CallGrammar::JSON
+        }),
         evidence: &[Rule::template(&["<tool_calls>", "<beginning_of_sentence>"], &[])],
         ..Family::named("minimax", VERSION, "JSON lines in <tool_calls>: MiniMax M1")
     };
@@ -47,6 +65,14 @@ impl Declared for HunyuanA13b {
         calls: Some(&lists(&["<tool_calls>"], &["</tool_calls>"], |_| {
             Box::new(Envelope::new(EnvelopeRules::in_section("</tool_calls>")))
         })),
+        grammar: Some(CallGrammar {
+            opener: "<tool_calls>[\n",
+            call: "{\"name\": $QNAME, \"arguments\": $ARGS}",
+            between: Some(", "),
+            closer: "\n]</tool_calls>",
+            trigger: "<tool_calls>",
+            ..CallGrammar::JSON
+        }),
         evidence: &[Rule::template(&["<tool_calls>", "<|extra_0|>"], &[])],
         ..Family::named(
             "hunyuan_a13b",
@@ -73,6 +99,14 @@ impl Declared for Apriel {
         calls: Some(&lists(&["<tool_calls>"], &["</tool_calls>"], |_| {
             Box::new(Envelope::new(EnvelopeRules::in_section("</tool_calls>")))
         })),
+        grammar: Some(CallGrammar {
+            opener: "<tool_calls>[",
+            call: "{\"name\": $QNAME, \"arguments\": $ARGS}",
+            between: Some(", "),
+            closer: "]</tool_calls>",
+            trigger: "<tool_calls>",
+            ..CallGrammar::JSON
+        }),
         evidence: &[Rule::template(&["<tool_calls>[", "<available_tools>"], &[])],
         ..Family::named("apriel", VERSION, "JSON lists in <tool_calls>: Apriel 1.5 and 1.6")
     };
@@ -88,6 +122,14 @@ impl Declared for NemotronDeci {
         calls: Some(&lists(&["<TOOLCALL>"], &["</TOOLCALL>"], |_| {
             Box::new(Envelope::new(EnvelopeRules::in_section("</TOOLCALL>")))
         })),
+        grammar: Some(CallGrammar {
+            opener: "<TOOLCALL>[",
+            call: "{\"name\": $QNAME, \"arguments\": $ARGS}",
+            between: Some(", "),
+            closer: "]</TOOLCALL>",
+            trigger: "<TOOLCALL>",
+            ..CallGrammar::JSON
+        }),
         evidence: &[Rule::template(&["<TOOLCALL>"], &[])],
         ..Family::named(
             "nemotron_deci",
@@ -110,6 +152,14 @@ impl Declared for Apertus {
                 ..EnvelopeRules::in_section("<|tools_suffix|>")
             }))
         })),
+        grammar: Some(CallGrammar {
+            opener: "<|tools_prefix|>[",
+            call: "{$QNAME: $ARGS}",
+            between: Some(", "),
+            closer: "]<|tools_suffix|>",
+            trigger: "<|tools_prefix|>",
+            ..CallGrammar::JSON
+        }),
         evidence: &[
             Rule::template(&["<|tools_prefix|>"], &[]),
             Rule::vocabulary(&["<|tools_prefix|>", "<|tools_suffix|>"]),
@@ -122,6 +172,15 @@ const COHERE: EnvelopeRules = EnvelopeRules {
     name_keys: &["tool_name"],
     argument_keys: &["parameters"],
     ..EnvelopeRules::in_section("<|END_ACTION|>")
+};
+
+const ACTIONS: CallGrammar = CallGrammar {
+    opener: "<|START_ACTION|>[\n    ",
+    call: "{\"tool_call_id\": \"$N\", \"tool_name\": $QNAME, \"parameters\": $ARGS}",
+    between: Some(",\n    "),
+    closer: "\n]<|END_ACTION|>",
+    trigger: "<|START_ACTION|>",
+    ..CallGrammar::JSON
 };
 
 /// Cohere Command R7B and A.
@@ -139,6 +198,7 @@ impl Declared for CohereCommand3 {
         calls: Some(&lists(&["<|START_ACTION|>"], &["<|END_ACTION|>"], |_| {
             Box::new(Envelope::new(COHERE))
         })),
+        grammar: Some(ACTIONS),
         evidence: &[Rule::template(&["<|START_ACTION|>", "<|START_RESPONSE|>"], &[])],
         ..Family::named(
             "cohere_command3",
@@ -158,6 +218,7 @@ impl Declared for CohereCommand4 {
         calls: Some(&lists(&["<|START_ACTION|>"], &["<|END_ACTION|>"], |_| {
             Box::new(Envelope::new(COHERE))
         })),
+        grammar: Some(ACTIONS),
         evidence: &[Rule::template(&["<|START_ACTION|>", "<|START_TEXT|>"], &[])],
         ..Family::named(
             "cohere_command4",

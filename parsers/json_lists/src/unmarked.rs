@@ -1,7 +1,7 @@
 //! Lists that have an opener and no closer, or no marker of their own at all.
 
 use tenon_guest::{
-    CallFormat, Declared, Envelope, EnvelopeRules, Family, List, Place, Rule, style,
+    CallFormat, CallGrammar, Declared, Envelope, EnvelopeRules, Family, List, Place, Rule, style,
 };
 
 use crate::lists;
@@ -20,6 +20,13 @@ impl Declared for Granite {
         calls: Some(&CallFormat {
             place: Place::MessageStart,
             ..lists(&["<|tool_call|>", "<tool_call>"], &[], |_| Box::new(Envelope::new(OPEN_ENDED)))
+        }),
+        grammar: Some(CallGrammar {
+            opener: "<|tool_call|>[",
+            call: "{\"name\": $QNAME, \"arguments\": $ARGS}",
+            between: Some(", "),
+            closer: "]",
+            ..CallGrammar::JSON
         }),
         evidence: &[Rule::template(&["<|start_of_role|>", "<|tool_call|>"], &[])],
         ..Family::named("granite", VERSION, "a JSON list behind <|tool_call|>: Granite 3")
@@ -40,6 +47,14 @@ impl Declared for Phi4MiniJson {
                 _ => EnvelopeRules { list: List::Open, empty_is_framing: false, ..OPEN_ENDED },
             }))
         })),
+        grammar: Some(CallGrammar {
+            opener: "functools[",
+            call: "{\"name\": $QNAME, \"arguments\": $ARGS}",
+            between: Some(", "),
+            closer: "]",
+            trigger: "functools[",
+            ..CallGrammar::JSON
+        }),
         evidence: &[
             Rule::template(&["functools"], &[]),
             Rule::vocabulary(&["<|tool_call|>", "<|/tool_call|>"]),
@@ -75,6 +90,13 @@ impl Declared for Xlam {
                     }))
                 },
             )
+        }),
+        grammar: Some(CallGrammar {
+            opener: "[",
+            call: "{\"name\": $QNAME, \"arguments\": $ARGS}",
+            between: Some(", "),
+            closer: "]",
+            ..CallGrammar::JSON
         }),
         // Its templates are those of its base models: nothing shows the format.
         evidence: &[],

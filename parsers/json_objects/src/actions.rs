@@ -1,6 +1,8 @@
 //! A JSON object behind markers that only this family has.
 
-use tenon_guest::{CallFormat, Declared, Envelope, EnvelopeRules, Family, Rule, style};
+use tenon_guest::{
+    CallFormat, CallGrammar, Declared, Envelope, EnvelopeRules, Family, Rule, style,
+};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -21,6 +23,12 @@ impl Declared for Internlm {
                     ..EnvelopeRules::behind_marker("<|action_end|>")
                 }))
             })
+        }),
+        grammar: Some(CallGrammar {
+            call: "<|action_start|><|plugin|>\n{\"name\": $QNAME, \"arguments\": $ARGS}<|action_end|>",
+            between: Some("\n"),
+            trigger: "<|action_start|>",
+            ..CallGrammar::JSON
         }),
         evidence: &[Rule::vocabulary(&["<|action_start|>", "<|plugin|>"])],
         ..Family::named(
@@ -45,6 +53,11 @@ impl Declared for GigaChat3 {
                 |_| Box::new(Envelope::new(EnvelopeRules::behind_marker("<|message_sep|>"))),
             )
         }),
+        grammar: Some(CallGrammar {
+            call: "<|function_call|>{\"name\": $QNAME, \"arguments\": $ARGS}",
+            trigger: "<|function_call|>",
+            ..CallGrammar::JSON
+        }),
         evidence: &[Rule::template(&["<|message_sep|>", "function call"], &["GCML"])],
         ..Family::named(
             "gigachat3",
@@ -64,6 +77,12 @@ impl Declared for Granite20bFc {
             ..CallFormat::new(&["<function_call>"], |_| {
                 Box::new(Envelope::new(EnvelopeRules::behind_marker("<function_call>")))
             })
+        }),
+        grammar: Some(CallGrammar {
+            call: "<function_call> {\"name\": $QNAME, \"arguments\": $ARGS}",
+            between: Some(" "),
+            trigger: "<function_call>",
+            ..CallGrammar::JSON
         }),
         evidence: &[Rule::template(&["<function_call>"], &[])],
         ..Family::named(

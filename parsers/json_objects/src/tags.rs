@@ -1,6 +1,8 @@
 //! `<tool_call>` around a JSON object, as Hermes writes it, with other rules around it.
 
-use tenon_guest::{CallFormat, Declared, Envelope, EnvelopeRules, Family, Frame, Rule, style};
+use tenon_guest::{
+    CallFormat, CallGrammar, Declared, Envelope, EnvelopeRules, Family, Frame, Rule, style,
+};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -13,12 +15,20 @@ const TAGS: CallFormat = CallFormat {
     })
 };
 
+const GRAMMAR: CallGrammar = CallGrammar {
+    call: "<tool_call>\n{\"name\": $QNAME, \"arguments\": $ARGS}\n</tool_call>",
+    between: Some("\n"),
+    trigger: "<tool_call>",
+    ..CallGrammar::JSON
+};
+
 /// Granite 4.
 pub struct Granite4;
 
 impl Declared for Granite4 {
     const FAMILY: &'static Family = &Family {
         calls: Some(&TAGS),
+        grammar: Some(GRAMMAR),
         evidence: &[Rule::template(&["<tool_call>", "<|start_of_role|>"], &["<|tool_call|>"])],
         ..Family::named("granite4", VERSION, "JSON objects in <tool_call> tags: Granite 4")
     };
@@ -32,6 +42,7 @@ impl Declared for Ernie45 {
         reasoning: &[style::ERNIE45],
         frames: &[Frame { opener: "<response>", closer: "</response>", is_control: false }],
         calls: Some(&TAGS),
+        grammar: Some(GRAMMAR),
         evidence: &[
             Rule::template(&["<tool_call>", "<global_setting>"], &[]),
             Rule::vocabulary(&["<response>", "</response>", "<tool_call>", "</tool_call>"]),
@@ -51,6 +62,7 @@ impl Declared for Trinity {
     const FAMILY: &'static Family = &Family {
         reasoning: &[style::TRINITY],
         calls: Some(&TAGS),
+        grammar: Some(GRAMMAR),
         // Its template shows nothing that Hermes' do not.
         evidence: &[],
         ..Family::named(

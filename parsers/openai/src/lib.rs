@@ -3,8 +3,8 @@
 //! prompt ends inside of a header.
 
 use tenon_guest::{
-    Body, Descriptor, Family, Framed, Header, Messages, Parser, RequestInfo, Route, Rule,
-    export_parser, style,
+    Body, CallGrammar, Descriptor, Family, Framed, Grammar, Header, Messages, ModelInfo, Parser,
+    RequestInfo, Route, Rule, export_parser, style,
 };
 
 const ENDS: &[&str] = &["<|end|>", "<|call|>", "<|return|>"];
@@ -30,6 +30,14 @@ const FAMILY: Family = Family {
     ..Family::named("openai", env!("CARGO_PKG_VERSION"), "Harmony messages and channels: gpt-oss")
 };
 
+/// `<|call|>` ends the turn: one call.
+const GRAMMAR: CallGrammar = CallGrammar {
+    call: "<|channel|>commentary to=functions.$NAME <|constrain|>json<|message|>$ARGS",
+    trigger: "<|channel|>commentary to=functions.",
+    lead: Some(["<|channel|>analysis<|message|>", "<|end|><|start|>assistant"]),
+    ..CallGrammar::JSON
+};
+
 /// The format.
 pub struct OpenAi;
 
@@ -38,6 +46,10 @@ impl Parser for OpenAi {
 
     fn describe() -> Descriptor {
         Framed::describe(&FAMILY, &MESSAGES)
+    }
+
+    fn constraint(model: &ModelInfo, request: &RequestInfo) -> Result<Option<Grammar>, String> {
+        GRAMMAR.build(model, request)
     }
 
     fn open(request: RequestInfo) -> Framed {

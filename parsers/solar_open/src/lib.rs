@@ -2,8 +2,8 @@
 //! `<|begin|>assistant` and their own token; a call is id, name and JSON arguments.
 
 use tenon_guest::{
-    CallFormat, Declared, Family, Frame, Headed, HeadedRules, Part, Rule, Section, export_parser,
-    style,
+    CallFormat, CallGrammar, Declared, Family, Frame, Headed, HeadedRules, Part, Rule, Section,
+    export_parser, style,
 };
 
 const RULES: HeadedRules = HeadedRules::new(
@@ -35,6 +35,14 @@ impl Declared for SolarOpen {
             ..CallFormat::new(&["<|tool_call:begin|>"], |_| Box::new(Headed::new(&RULES)))
         }),
         inner_tokens: &["<|tool_call:name|>", "<|tool_call:args|>", "<|begin|>", "<|content|>"],
+        grammar: Some(CallGrammar {
+            opener: "<|tool_calls|>",
+            call: "<|tool_call:begin|>$ID$N<|tool_call:name|>$NAME<|tool_call:args|>$ARGS<|tool_call:end|>",
+            between: Some(""),
+            closer: "<|calls|>",
+            trigger: "<|tool_calls|>",
+            ..CallGrammar::JSON
+        }),
         evidence: &[
             Rule::template(&["<|tool_call:begin|>", "<|tool_call:args|>"], &[]),
             Rule::vocabulary(&["<|tool_call:begin|>", "<|tool_call:args|>"]),

@@ -80,7 +80,11 @@ pub(crate) const ENTRIES: &[Entry] = &[
         &[],
         Some(|calls| format!("<tool_calls>\n{}\n</tool_calls>", each(calls, "\n", object))),
     ),
-    Entry::of::<Apriel>("apriel", &[], TOOL_CALLS),
+    Entry::of::<Apriel>(
+        "apriel",
+        &[],
+        Some(|calls| format!("<tool_calls>[{}]</tool_calls>", each(calls, ", ", object))),
+    ),
     Entry::of::<NemotronDeci>(
         "nemotron_deci",
         &[("nemotron_v2", Some("nemotron_deci"))],
@@ -123,13 +127,13 @@ pub(crate) const ENTRIES: &[Entry] = &[
         "deepseek_v3",
         &[("deepseek_v3", Some("deepseek_r1"))],
         Some(|calls| {
-            section(calls, |n, a| format!("function<｜tool▁sep｜>{n}\n```json\n{a}\n```"))
+            section(calls, "\n", |n, a| format!("function<｜tool▁sep｜>{n}\n```json\n{a}\n```"))
         }),
     ),
     Entry::of::<DeepSeekV31>(
         "deepseek_v31",
         &[("deepseek_v31", Some("deepseek_v3"))],
-        Some(|calls| section(calls, |n, a| format!("{n}<｜tool▁sep｜>{a}"))),
+        Some(|calls| section(calls, "", |n, a| format!("{n}<｜tool▁sep｜>{a}"))),
     ),
     Entry::of::<KimiK2>(
         "kimi_k2",
@@ -193,8 +197,8 @@ fn xtml(calls: Calls<'_>) -> String {
 }
 
 /// DeepSeek's tokens.
-fn section(calls: Calls<'_>, write: impl Fn(&str, &Value) -> String) -> String {
-    let calls = each(calls, "\n", |name, arguments| {
+fn section(calls: Calls<'_>, between: &str, write: impl Fn(&str, &Value) -> String) -> String {
+    let calls = each(calls, between, |name, arguments| {
         format!("<｜tool▁call▁begin｜>{}<｜tool▁call▁end｜>", write(name, arguments))
     });
     format!("<｜tool▁calls▁begin｜>{calls}<｜tool▁calls▁end｜>")

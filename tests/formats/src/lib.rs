@@ -9,7 +9,9 @@ mod tagged;
 
 use tenon_guest::harness::cases::{Aspect, Case};
 use tenon_guest::harness::{Delivery, Folded, Stream, Violation, any_cut, run};
-use tenon_guest::{Channel, Descriptor, FinishReason, Parser, RequestInfo, Session};
+use tenon_guest::{
+    Channel, Descriptor, FinishReason, Grammar, ModelInfo, Parser, RequestInfo, Session,
+};
 
 /// Writes calls in a family's format: name and arguments (a JSON object's text) each.
 pub type Render = fn(&[(String, serde_json::Value)]) -> String;
@@ -37,6 +39,8 @@ pub struct Entry {
     pub check: fn(&Case, Option<&str>, Aspect) -> Result<(), Violation>,
     /// Runs one stream cut in one way.
     pub run: Run,
+    /// The grammar of its calls.
+    pub constraint: fn(&ModelInfo, &RequestInfo) -> Result<Option<Grammar>, String>,
     /// Opens one stream.
     pub open: fn(RequestInfo) -> Box<dyn Session>,
     /// Runs one stream over every cut.
@@ -59,6 +63,7 @@ impl Entry {
             describe: P::describe,
             check: |case, style, aspect| case.check::<P>(style, aspect),
             run: run::<P>,
+            constraint: P::constraint,
             open: |request| Box::new(P::open(request)),
             any_cut: any_cut::<P>,
         }

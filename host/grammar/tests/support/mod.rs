@@ -54,9 +54,14 @@ pub fn tokenizer() -> Arc<Tokenizer> {
         .get_or_init(|| {
             let bytes = (0..=255u8).map(|byte| symbol(byte).to_string());
             let pieces = PIECES.iter().map(|text| text.bytes().map(symbol).collect());
-            let added = ADDED.iter().map(|text| text.to_string());
-            let tokens: Vec<String> = bytes.chain(pieces).chain(added).collect();
-            let first_added = tokens.len() - ADDED.len();
+            let mut tokens: Vec<String> = bytes.chain(pieces).collect();
+            let first_added = tokens.len();
+            tokens.extend(ADDED.iter().map(|text| text.to_string()));
+            for token in tenon_formats::all().flat_map(|entry| (entry.describe)().added_tokens) {
+                if !tokens[first_added..].contains(&token) {
+                    tokens.push(token);
+                }
+            }
             let types = (0..tokens.len()).map(|id| if id < first_added { 1 } else { 3 });
             let vocab = GgufVocab {
                 model: "gpt2".into(),
