@@ -14,6 +14,7 @@ use crate::json::quoted;
 use crate::{Grammar, ModelInfo, RequestInfo, Starts, ToolChoice};
 pub use parameters::Parameters;
 pub use rules::{Hole, Rules};
+use rules::{joined, put};
 pub use schema::{Property, Schema};
 use schema::{elements, member};
 
@@ -72,6 +73,7 @@ impl CallGrammar {
     /// # Errors
     /// Words for a 400: a named tool that is not among the tools; a name or a schema that the
     /// format cannot hold.
+    #[inline(never)]
     pub fn build(
         &self,
         model: &ModelInfo,
@@ -92,32 +94,27 @@ impl CallGrammar {
         let first = self.call.strip_prefix(head).ok_or("the format's trigger begins no call")?;
         let tools = self.tools(&mut rules, request)?;
         let mut start = rules.text(opener);
-        start.push(' ');
-        start.push_str(&calls(&mut rules, first, &tools));
+        put(&mut start, &[" ", &calls(&mut rules, first, &tools)]);
         if let (true, Some(between)) = (request.parallel, self.between) {
-            start.push_str(" (");
-            start.push_str(&rules.text(between));
-            start.push(' ');
-            start.push_str(&calls(&mut rules, self.call, &tools));
-            start.push_str(")*");
+            let further = calls(&mut rules, self.call, &tools);
+            put(&mut start, &[" (", &rules.text(between), " ", &further, ")*"]);
         }
-        start.push(' ');
-        start.push_str(&rules.text(self.closer));
+        put(&mut start, &[" ", &rules.text(self.closer)]);
         let starts = match is_auto && !self.trigger.is_empty() {
             true => Starts::After(vec![self.trigger.into()]),
             false => Starts::AtOnce,
         };
         if is_auto && self.trigger.is_empty() {
-            start.push_str(" | ");
-            start.push_str(&self.free(&mut rules));
+            put(&mut start, &[" | ", &self.free(&mut rules)]);
         } else if let (false, Some([begin, end])) = (is_auto, self.lead) {
-            let lead = rules.text(begin) + " " + &rules.text_up_to("/(.|\\n)*/", end, end);
-            start = ["(", &lead, ")* ", &start].concat();
+            let lead = rules.text_up_to("/(.|\\n)*/", end, end);
+            start = joined(&["(", &rules.text(begin), " ", &lead, ")* ", &start]);
         }
         Ok(Some(Grammar { dialect: DIALECT.into(), lark: rules.finish(&start), starts }))
     }
 
     /// The name and the rule of the arguments of each tool that may be called.
+    #[inline(never)]
     fn tools<'a>(
         &self,
         rules: &mut Rules<'_>,
@@ -132,14 +129,14 @@ impl CallGrammar {
                 continue;
             }
             let name = &name[1..name.len() - 1];
-            if self.call.contains("$NAME") && !name.bytes().all(is_plain) {
-                return Err([
+            if rules::place_of("$NAME", self.call) < self.call.len() && !name.bytes().all(is_plain)
+            {
+                return Err(joined(&[
                     "the tool's name `",
                     name,
                     "` cannot stand in this model's calls; use \
                     letters, digits, `_`, `-`, `.` and `:`",
-                ]
-                .concat());
+                ]));
             }
             let parameters = member(function, "parameters").unwrap_or("{\"type\": \"object\"}");
             let arguments = (self.arguments)(rules, &Schema::of_tool(name, parameters))?;
@@ -147,12 +144,13 @@ impl CallGrammar {
         }
         if tools.is_empty() {
             let name = request.tool_name.as_deref().unwrap_or_default();
-            return Err(["`tool_choice` names `", name, "`, which is not in `tools`"].concat());
+            return Err(joined(&["`tool_choice` names `", name, "`, which is not in `tools`"]));
         }
         Ok(tools)
     }
 
     /// An answer that is no call: it begins like none.
+    #[inline(never)]
     fn free(&self, rules: &mut Rules<'_>) -> String {
         let first = if self.opener.is_empty() { self.call } else { self.opener };
         let mut text = String::from("/[^\\s<");
@@ -160,7 +158,7 @@ impl CallGrammar {
             rules::escape_regex(first, &mut text);
         }
         text.push_str("](.|\\n)*/");
-        rules.terminal(&text) + " | \"\""
+        joined(&[&rules.terminal(&text), " | \"\""])
     }
 }
 
@@ -171,13 +169,14 @@ struct Tool<'a> {
 }
 
 /// A rule for any of the tools' calls.
+#[inline(never)]
 fn calls(rules: &mut Rules<'_>, template: &str, tools: &[Tool<'_>]) -> String {
     let mut any = String::new();
     for tool in tools {
         if !any.is_empty() {
             any.push_str(" | ");
         }
-        let quoted = ["\"", tool.name, "\""].concat();
+        let quoted = joined(&["\"", tool.name, "\""]);
         any.push_str(&rules.fill(
             template,
             &[

@@ -1,7 +1,8 @@
 //! Arguments as tagged parameters, each a key and a value: strings as they are, up to the closer,
 //! other values as JSON. In the schema's order, required ones always.
 
-use super::rules::{Hole, Rules};
+use super::rules::place_of;
+use super::rules::{Hole, Rules, joined, put};
 use super::schema::{Schema, unquoted};
 use crate::json::quoted;
 
@@ -53,11 +54,12 @@ impl Parameters {
     ///
     /// # Errors
     /// Words for a 400: what tagged parameters cannot hold.
+    #[inline(never)]
     pub fn write(&self, rules: &mut Rules<'_>, schema: &Schema<'_>) -> Result<String, String> {
         let Some(properties) = schema.properties("-. :/@")? else {
             let values = Values { texts: vec![ANY_TEXT.into()], ..Values::default() };
             let any = self.parameter(rules, Hole::Rule(ANY_KEY), &values);
-            return Ok(["(", &any, ")*"].concat());
+            return Ok(joined(&["(", &any, ")*"]));
         };
         let mut out = String::new();
         for property in &properties {
@@ -67,8 +69,8 @@ impl Parameters {
                 values.texts.iter_mut().for_each(|text| text.push_str(NO_JSON));
             }
             let one = self.parameter(rules, Hole::Text(property.key), &values);
-            out.push_str(&rules.add(&one));
-            out.push_str(if property.is_required { " " } else { "? " });
+            let end = if property.is_required { " " } else { "? " };
+            put(&mut out, &[&rules.add(&one), end]);
         }
         if out.is_empty() {
             out.push_str("\"\"");
@@ -76,27 +78,31 @@ impl Parameters {
         Ok(out)
     }
 
+    #[inline(never)]
     fn parameter(&self, rules: &mut Rules<'_>, key: Hole<'_>, values: &Values) -> String {
-        let (head, tail) = self.each.split_once("$VALUE").unwrap_or_default();
-        let begin = |rules: &Rules<'_>, is_text| {
-            rules.fill(head, &[("$KEY", key), ("$IS_TEXT", Hole::Text(is_text))])
-        };
-        let mut ways = Vec::new();
+        let (head, tail) = self.each.split_at(place_of("$VALUE", self.each));
+        let tail = tail.strip_prefix("$VALUE").unwrap_or(tail);
+        let of = |is_text| [("$KEY", key), ("$IS_TEXT", Hole::Text(is_text))];
+        let (tail, end) = (rules.fill(tail, &of("")), tail);
+        let (text, other) = (rules.fill(head, &of("true")), rules.fill(head, &of("false")));
+        let mut ways = String::new();
         for word in &values.words {
             let word = rules.fill("$V", &[("$V", Hole::Text(word))]);
-            ways.push(begin(rules, "true") + &word + &rules.text(tail));
+            put(&mut ways, &[" | ", &text, &word, &tail]);
         }
-        for text in &values.texts {
-            ways.push(begin(rules, "true") + &rules.text_up_to(text, tail, self.closer));
+        for regex in &values.texts {
+            let value = rules.text_up_to(regex, end, self.closer);
+            put(&mut ways, &[" | ", &text, &value]);
         }
-        for other in &values.others {
-            ways.push(begin(rules, "false") + other + &rules.text(tail));
+        for value in &values.others {
+            put(&mut ways, &[" | ", &other, value, &tail]);
         }
-        ways.join(" | ")
+        ways.split_off(" | ".len().min(ways.len()))
     }
 }
 
 impl Values {
+    #[inline(never)]
     fn add(&mut self, schema: &Schema<'_>) -> Result<(), String> {
         let schema = schema.resolved()?;
         if let Some(options) = schema.options()? {
@@ -107,7 +113,7 @@ impl Values {
             for value in listed {
                 match unquoted(value) {
                     Some(word) => self.words.push(word),
-                    None => self.others.push(quoted(value) + " "),
+                    None => self.others.push(joined(&[&quoted(value), " "])),
                 }
             }
         } else {

@@ -28,11 +28,13 @@ impl<'a> Rules<'a> {
     }
 
     /// Adds a rule and gives its name.
+    #[inline(never)]
     pub fn add(&mut self, body: &str) -> String {
         self.define("r", "", body)
     }
 
     /// Adds a regular expression, or a combination of several, and gives its name.
+    #[inline(never)]
     pub fn terminal(&mut self, body: &str) -> String {
         self.define("T", "", body)
     }
@@ -48,17 +50,17 @@ impl<'a> Rules<'a> {
 
     /// Adds a rule under a name of its own, so that it can refer to itself.
     pub fn named(&mut self, name: &'static str, body: &str) {
-        for part in [name, ": ", body, "\n"] {
-            self.lark.push_str(part);
-        }
+        put(&mut self.lark, &[name, ": ", body, "\n"]);
     }
 
     /// A text as an expression.
+    #[inline(never)]
     pub fn text(&self, text: &str) -> String {
         self.fill(text, &[])
     }
 
     /// The text of `template`, whose holes are `$` and a word.
+    #[inline(never)]
     pub fn fill(&self, template: &str, holes: &[(&str, Hole<'_>)]) -> String {
         let (mut out, mut plain, mut rest) = (String::new(), String::new(), template);
         while let Some(next) = rest.chars().next() {
@@ -70,15 +72,12 @@ impl<'a> Rules<'a> {
                 }
                 (Some((name, Hole::Rule(rule))), _) => {
                     flush(&mut plain, &mut out);
-                    out.push_str(rule);
-                    out.push(' ');
+                    put(&mut out, &[rule, " "]);
                     rest = &rest[name.len()..];
                 }
                 (None, Some(token)) => {
                     flush(&mut plain, &mut out);
-                    out.push_str("%token ");
-                    out.push_str(&quoted(token));
-                    out.push(' ');
+                    put(&mut out, &["%token ", &quoted(token), " "]);
                     rest = &rest[token.len()..];
                 }
                 (None, None) => {
@@ -95,49 +94,55 @@ impl<'a> Rules<'a> {
     }
 
     /// What `regex` matches, up to `end` and with it; `closer`, a part of `end`, is not in it.
+    #[inline(never)]
     pub fn text_up_to(&mut self, regex: &str, end: &str, closer: &str) -> String {
-        let mut body = String::from(regex);
-        body.push_str(" & ~/(.|\\n)*");
+        let mut body = joined(&[regex, " & ~/(.|\\n)*"]);
         for c in closer.chars() {
             escape_regex(c, &mut body);
         }
         body.push_str("(.|\\n)*/");
         let value = self.terminal(&body);
         if self.token_at(end).is_some() {
-            return value + " " + &self.text(end);
+            return joined(&[&value, " ", &self.text(end)]);
         }
         // Texts: the two are one lexeme, or the first would take the beginning of the second.
         let len = (0..end.len())
             .find(|&at| end.is_char_boundary(at) && self.token_at(&end[at..]).is_some());
         let (text, rest) = end.split_at(len.unwrap_or(end.len()));
-        let lazy = self.define("r", "[lazy]", &(value + " " + &quoted(text)));
-        if rest.is_empty() { lazy } else { lazy + " " + &self.text(rest) }
+        let lazy = self.define("r", "[lazy]", &joined(&[&value, " ", &quoted(text)]));
+        if rest.is_empty() { lazy } else { joined(&[&lazy, " ", &self.text(rest)]) }
     }
 
     /// The grammar whose outputs are `start`.
     pub(super) fn finish(self, start: &str) -> String {
-        ["start: ", start, "\n", &self.lark].concat()
+        joined(&["start: ", start, "\n", &self.lark])
     }
 
     /// The longest added token that the text begins with.
+    #[inline(never)]
     fn token_at(&self, text: &str) -> Option<&'a str> {
-        let here = self.tokens.iter().filter(|token| text.starts_with(token.as_str()));
-        here.max_by_key(|token| token.len()).map(String::as_str).filter(|token| !token.is_empty())
+        let mut longest = "";
+        for token in self.tokens {
+            if token.len() > longest.len() && text.starts_with(token.as_str()) {
+                longest = token;
+            }
+        }
+        (!longest.is_empty()).then_some(longest)
     }
 
+    #[inline(never)]
     fn define(&mut self, kind: &str, attribute: &str, body: &str) -> String {
         let mut name = String::from(kind);
         name.push('_');
         push_number(&mut name, self.num_names);
         self.num_names += 1;
-        for part in [name.as_str(), attribute, ": ", body, "\n"] {
-            self.lark.push_str(part);
-        }
+        put(&mut self.lark, &[&name, attribute, ": ", body, "\n"]);
         name
     }
 }
 
 /// `c` for a regular expression between slashes, also in brackets.
+#[inline(never)]
 pub(super) fn escape_regex(c: char, out: &mut String) {
     match c {
         '\n' => out.push_str("\\n"),
@@ -152,10 +157,33 @@ pub(super) fn escape_regex(c: char, out: &mut String) {
     }
 }
 
+/// Where `text` has `part`; its length: nowhere.
+#[inline(never)]
+pub(super) fn place_of(part: &str, text: &str) -> usize {
+    let (part, text) = (part.as_bytes(), text.as_bytes());
+    (0..text.len()).find(|&at| text[at..].starts_with(part)).unwrap_or(text.len())
+}
+
+/// Appends the parts: not inlined, for a component is small.
+#[inline(never)]
+pub(super) fn put(out: &mut String, parts: &[&str]) {
+    for part in parts {
+        out.push_str(part);
+    }
+}
+
+/// The parts, one behind another.
+#[inline(never)]
+pub(super) fn joined(parts: &[&str]) -> String {
+    let mut out = String::new();
+    put(&mut out, parts);
+    out
+}
+
+#[inline(never)]
 fn flush(plain: &mut String, out: &mut String) {
     if !plain.is_empty() {
-        out.push_str(&quoted(plain));
-        out.push(' ');
+        put(out, &[&quoted(plain), " "]);
         plain.clear();
     }
 }

@@ -1,7 +1,8 @@
 //! A tool's JSON schema as text: its parts are cut out as they are written. The host sends valid
 //! JSON and has checked every keyword; here only what a format cannot hold is refused.
 
-use crate::json::{Unescape, Unescaped};
+use super::rules::{joined, put};
+use crate::document::Document;
 
 /// How deep schemas may nest, and references be followed, where a format writes each part itself.
 const MAX_DEPTH: u32 = 16;
@@ -33,13 +34,15 @@ impl<'a> Schema<'a> {
     }
 
     /// A keyword's value, as it is written.
+    #[inline(never)]
     pub fn keyword(&self, name: &str) -> Option<&'a str> {
         member(self.text, name)
     }
 
     /// A keyword's value, a string without escapes.
+    #[inline(never)]
     pub fn word(&self, name: &str) -> Option<&'a str> {
-        self.keyword(name)?.strip_prefix('"')?.strip_suffix('"')
+        inside(self.keyword(name)?)
     }
 
     /// A schema within this one.
@@ -48,14 +51,12 @@ impl<'a> Schema<'a> {
     }
 
     /// Behind its `$ref`, if it is one.
+    #[inline(never)]
     pub fn resolved(self) -> Result<Schema<'a>, String> {
         let mut at = self;
         for _ in self.depth..MAX_DEPTH {
             let Some(reference) = at.word("$ref") else { return Ok(at) };
-            let asks = |(name, _): &(&str, &str)| *name != "$ref" && !is_annotation(name);
-            if let Some((other, _)) = members(at.text).find(asks) {
-                return Err(at.refused(other));
-            }
+            at.has_only("$ref")?;
             let found = reference.strip_prefix("#/").and_then(|path| {
                 path.split('/').try_fold(self.root, |text, part| member(text, part))
             });
@@ -66,9 +67,10 @@ impl<'a> Schema<'a> {
     }
 
     /// The values that it lists, as they are written: an `enum` or a `const`.
+    #[inline(never)]
     pub fn values(&self) -> Option<Vec<&'a str>> {
         match (self.keyword("enum"), self.keyword("const")) {
-            (Some(list), _) => Some(elements(list).collect()),
+            (Some(list), _) => Some(elements(list)),
             (None, value) => value.map(|value| vec![value]),
         }
     }
@@ -77,27 +79,47 @@ impl<'a> Schema<'a> {
     ///
     /// # Errors
     /// When it needs to fit anything besides.
+    #[inline(never)]
     pub fn options(&self) -> Result<Option<Vec<Schema<'a>>>, String> {
         let Some(keyword) =
             ["anyOf", "oneOf", "allOf"].into_iter().find(|k| self.keyword(k).is_some())
         else {
             return Ok(None);
         };
-        let options: Vec<_> = elements(self.keyword(keyword).unwrap_or_default()).collect();
-        let asks = |(name, _): &(&str, &str)| *name != keyword && !is_annotation(name);
-        match members(self.text).find(asks) {
-            Some((other, _)) => Err(self.refused(other)),
-            None if keyword == "allOf" && options.len() > 1 => Err(self.refused(keyword)),
-            None => Ok(Some(options.into_iter().map(|text| self.at(text)).collect())),
+        self.has_only(keyword)?;
+        let mut options = Vec::new();
+        for text in elements(self.keyword(keyword).unwrap_or_default()) {
+            options.push(self.at(text));
+        }
+        match keyword == "allOf" && options.len() > 1 {
+            true => Err(self.refused(keyword)),
+            false => Ok(Some(options)),
         }
     }
 
+    /// It asks for this, and for nothing beside it.
+    #[inline(never)]
+    fn has_only(&self, keyword: &str) -> Result<(), String> {
+        for (name, _) in members(self.text) {
+            if name != keyword && !is_annotation(name) {
+                return Err(self.refused(name));
+            }
+        }
+        Ok(())
+    }
+
     /// Its types; none: any.
+    #[inline(never)]
     pub fn types(&self) -> Vec<&'a str> {
-        let name = |literal: &'a str| literal.trim_matches('"');
         match self.keyword("type") {
-            Some(list) if list.starts_with('[') => elements(list).map(name).collect(),
-            Some(one) => vec![name(one)],
+            Some(list) if list.starts_with('[') => {
+                let mut names = elements(list);
+                for name in &mut names {
+                    *name = inside(name).unwrap_or_default();
+                }
+                names
+            }
+            Some(one) => vec![inside(one).unwrap_or_default()],
             None if self.keyword("properties").is_some() => vec!["object"],
             None if self.keyword("items").is_some() => vec!["array"],
             None => Vec::new(),
@@ -105,6 +127,7 @@ impl<'a> Schema<'a> {
     }
 
     /// What a string of it is, for [`Rules::text_up_to`](super::Rules::text_up_to).
+    #[inline(never)]
     pub fn text_regex(&self) -> Result<String, String> {
         if let Some(keyword) = ["format", "allOf"].into_iter().find(|k| self.keyword(k).is_some()) {
             return Err(self.refused(keyword));
@@ -113,9 +136,7 @@ impl<'a> Schema<'a> {
         match (self.keyword("minLength"), self.keyword("maxLength")) {
             (None, None) => out.push('*'),
             (min, max) => {
-                for part in ["{", min.unwrap_or("0"), ",", max.unwrap_or_default(), "}"] {
-                    out.push_str(part);
-                }
+                put(&mut out, &["{", min.unwrap_or("0"), ",", max.unwrap_or_default(), "}"]);
             }
         }
         out.push('/');
@@ -130,9 +151,7 @@ impl<'a> Schema<'a> {
                 _ => (inner, false),
             };
             let any = |is_bound: bool| if is_bound { "" } else { "(.|\\n)*" };
-            for part in [" & /", any(is_begun), "("] {
-                out.push_str(part);
-            }
+            put(&mut out, &[" & /", any(is_begun), "("]);
             let mut is_escaped = false;
             for c in inner.chars() {
                 match c {
@@ -144,9 +163,7 @@ impl<'a> Schema<'a> {
                 }
                 is_escaped = c == '\\' && !is_escaped;
             }
-            for part in [")", any(is_ended), "/"] {
-                out.push_str(part);
-            }
+            put(&mut out, &[")", any(is_ended), "/"]);
         }
         Ok(out)
     }
@@ -169,7 +186,7 @@ impl<'a> Schema<'a> {
                 return Err(object.refused(keyword));
             }
         }
-        let required = || elements(object.keyword("required").unwrap_or("[]"));
+        let required = elements(object.keyword("required").unwrap_or("[]"));
         let mut list = Vec::new();
         for (key, text) in members(object.keyword("properties").unwrap_or("{}")) {
             let is_held = |c: char| {
@@ -178,11 +195,11 @@ impl<'a> Schema<'a> {
             if key.is_empty() || !key.chars().all(is_held) {
                 return Err(object.refused(key));
             }
-            let is_required = required().any(|name| is_literal_of(name, key));
+            let is_required = required.iter().any(|name| inside(name) == Some(key));
             list.push(Property { key, is_required, schema: object.at(text) });
         }
-        let is_listed = |name: &str| list.iter().any(|p| is_literal_of(name, p.key));
-        if let Some(name) = required().find(|name| !is_listed(name)) {
+        let is_listed = |name: &str| list.iter().any(|p| inside(name) == Some(p.key));
+        if let Some(name) = required.iter().find(|name| !is_listed(name)) {
             return Err(object.refused(name));
         }
         match object.keyword("additionalProperties") {
@@ -195,15 +212,17 @@ impl<'a> Schema<'a> {
     }
 
     /// A value of it in JSON, as an expression.
+    #[inline(never)]
     pub fn json(&self) -> String {
         self.json_with("")
     }
 
     /// As [`Schema::json`], of one of its types only.
+    #[inline(never)]
     pub fn json_of(&self, name: &str) -> String {
         match self.word("type") == Some(name) {
             true => self.json(),
-            false => self.json_with(&["\"allOf\": [{\"type\": \"", name, "\"}], "].concat()),
+            false => self.json_with(&joined(&["\"allOf\": [{\"type\": \"", name, "\"}], "])),
         }
     }
 
@@ -218,15 +237,14 @@ impl<'a> Schema<'a> {
     }
 
     /// `more`: further keywords, each with a comma behind it.
+    #[inline(never)]
     fn json_with(&self, more: &str) -> String {
         let mut out = String::from("%json {");
         out.push_str(more);
         if self.text != self.root {
             for name in ["$defs", "definitions", "x-guidance"] {
                 if let Some(value) = member(self.root, name) {
-                    for part in ["\"", name, "\": ", value, ", "] {
-                        out.push_str(part);
-                    }
+                    put(&mut out, &["\"", name, "\": ", value, ", "]);
                 }
             }
         }
@@ -241,16 +259,16 @@ impl<'a> Schema<'a> {
     }
 
     /// Words for a 400.
+    #[inline(never)]
     pub fn refused(&self, what: &str) -> String {
-        [
+        joined(&[
             "the tool `",
             self.tool,
             "` asks for `",
             what,
             "`, which calls in this model's format \
             cannot be held to; leave it out, or do without a forced or strict call",
-        ]
-        .concat()
+        ])
     }
 }
 
@@ -271,70 +289,48 @@ fn is_annotation(keyword: &str) -> bool {
     )
 }
 
-fn is_literal_of(literal: &str, text: &str) -> bool {
-    literal.strip_prefix('"').and_then(|inside| inside.strip_suffix('"')) == Some(text)
-}
-
 /// The items of a list, as they are written. What is no list has none.
-pub(super) fn elements(list: &str) -> impl Iterator<Item = &str> {
-    let mut rest = list.trim().strip_prefix('[').unwrap_or_default();
-    std::iter::from_fn(move || {
-        rest = rest.trim_start_matches([' ', '\n', ',']);
-        let len = value_len(rest);
-        let (item, behind) = rest.split_at(len);
-        rest = behind;
-        (len > 0).then_some(item)
-    })
+#[inline(never)]
+pub(super) fn elements(list: &str) -> Vec<&str> {
+    let mut out = Vec::new();
+    for item in Document::of(list).iter().flat_map(|list| list.items()) {
+        out.push(item.text());
+    }
+    out
 }
 
 /// An object's members, as they are written, the keys without their quotes. What is no object has
 /// none.
-pub(super) fn members(object: &str) -> impl Iterator<Item = (&str, &str)> {
-    let mut rest = object.trim().strip_prefix('{').unwrap_or_default();
-    std::iter::from_fn(move || {
-        rest = rest.trim_start_matches([' ', '\n', ',']);
-        let (key, behind) = rest.split_at(value_len(rest));
-        let value = behind.trim_start().strip_prefix(':')?.trim_start();
-        let (value, behind) = value.split_at(value_len(value));
-        rest = behind;
-        Some((key.strip_prefix('"')?.strip_suffix('"')?, value))
-    })
+#[inline(never)]
+pub(super) fn members(object: &str) -> Vec<(&str, &str)> {
+    let mut out = Vec::new();
+    for (key, value) in Document::of(object).iter().flat_map(|object| object.members()) {
+        out.push((inside(key.text()).unwrap_or_default(), value.text()));
+    }
+    out
 }
 
 /// The value of an object's member, as it is written.
+#[inline(never)]
 pub(super) fn member<'a>(object: &'a str, name: &str) -> Option<&'a str> {
-    members(object).find(|(key, _)| *key == name).map(|(_, value)| value)
+    for (key, value) in members(object) {
+        if key == name {
+            return Some(value);
+        }
+    }
+    None
 }
 
 /// What a string literal says; none for other values.
+#[inline(never)]
 pub(super) fn unquoted(literal: &str) -> Option<String> {
-    let inside = literal.strip_prefix('"')?;
-    let mut out = String::new();
-    matches!(Unescape::default().feed(inside, &mut out), Unescaped::Closed(_)).then_some(out)
+    Document::of(literal)?.string()
 }
 
-/// Bytes of the JSON value that a text begins with: the host sends valid JSON.
-fn value_len(text: &str) -> usize {
-    let (mut depth, mut is_text, mut is_escaped) = (0_u32, false, false);
-    for (at, byte) in text.bytes().enumerate() {
-        match byte {
-            _ if is_escaped => is_escaped = false,
-            b'\\' if is_text => is_escaped = true,
-            b'"' => {
-                is_text = !is_text;
-                if !is_text && depth == 0 {
-                    return at + 1;
-                }
-            }
-            _ if is_text => {}
-            b'{' | b'[' => depth += 1,
-            b'}' | b']' if depth <= 1 => return at + usize::from(depth == 1),
-            b'}' | b']' => depth -= 1,
-            b',' | b':' if depth == 0 => return at,
-            _ => {}
-        }
-    }
-    text.len()
+/// A string literal as it is written, without its quotes; none for other values.
+#[inline(never)]
+fn inside(literal: &str) -> Option<&str> {
+    literal.strip_prefix('"')?.strip_suffix('"')
 }
 
 #[cfg(test)]
@@ -345,7 +341,7 @@ mod tests {
     #[test]
     fn json_is_cut_as_it_is_written() {
         let list = r#"[{"a": "]}\"", "f": {"name": "x", "b": [1, {"c": 2}]}}, "s,", 5, null]"#;
-        let items: Vec<_> = elements(list).collect();
+        let items = elements(list);
         assert_eq!(items.len(), 4);
         assert_eq!(items[1..], ["\"s,\"", "5", "null"]);
         assert_eq!(member(items[0], "a"), Some(r#""]}\"""#));
@@ -353,6 +349,6 @@ mod tests {
         let function = member(items[0], "f").unwrap();
         assert_eq!(member(function, "b"), Some(r#"[1, {"c": 2}]"#));
         assert_eq!(member(function, "c"), None);
-        assert_eq!(elements("[]").count() + elements("{}").count(), 0);
+        assert_eq!(elements("[]").len() + elements("{}").len(), 0);
     }
 }
