@@ -1,10 +1,7 @@
 //! FunctionGemma: `<start_function_call>call:NAME{KEY:VALUE}<end_function_call>`. Templates put
 //! strings or all values between `<escape>`s, so the schema says what such a value is.
 
-use tenon_guest::grammar::arguments;
-use tenon_guest::{
-    BareKeys, BareKeysRules, CallFormat, CallGrammar, Declared, Family, Rule, export_parser,
-};
+use tenon_guest::{BareKeys, BareKeysRules, CallFormat, Declared, Family, Rule, export_parser};
 
 const OPENER: &str = "<start_function_call>";
 const CLOSER: &str = "<end_function_call>";
@@ -25,13 +22,6 @@ impl Declared for FunctionGemma {
             })
         }),
         inner_tokens: &[DELIMITER],
-        grammar: Some(CallGrammar {
-            call: "<start_function_call>call:$NAME{$ARGS}<end_function_call>",
-            between: Some(""),
-            trigger: "<start_function_call>",
-            arguments: |rules, schema| arguments::bare(rules, schema, DELIMITER),
-            ..CallGrammar::JSON
-        }),
         evidence: &[Rule::template(&[OPENER], &[]), Rule::vocabulary(&[OPENER, CLOSER])],
         ..Family::named(
             "functiongemma",

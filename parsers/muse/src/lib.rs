@@ -1,11 +1,10 @@
 //! Muse Glimmer: messages whose recipient is the channel, as in Harmony. `self` is reasoning,
 //! `user` the answer, anything else a tool, whose message holds a block of calls in tags.
 
-use tenon_guest::grammar::Parameters;
 use tenon_guest::{
-    AtCall, Call, CallGrammar, CallReader, Closing, Descriptor, Family, Framed, Grammar, Header,
-    Keys, Messages, ModelInfo, Naming, Opened, Parser, RequestInfo, Route, Rule, Step, Style,
-    TagRules, Tagged, ToolChoice, export_parser, is_blank,
+    AtCall, Call, CallReader, Closing, Descriptor, Family, Framed, Header, Keys, Messages, Naming,
+    Opened, Parser, RequestInfo, Route, Rule, Step, Style, TagRules, Tagged, export_parser,
+    is_blank,
 };
 
 const ENDS: &[&str] = &["<|eom|>", "<|eot|>", "<|end_of_text|>"];
@@ -48,19 +47,6 @@ const FAMILY: Family = Family {
     ..Family::named("muse", env!("CARGO_PKG_VERSION"), "messages with recipients: Muse Glimmer")
 };
 
-const GRAMMAR: CallGrammar = CallGrammar {
-    opener: " to=tools<|message|><atem:function_calls>\n",
-    call: "<atem:invoke name=\"$NAME\">\n$ARGS</atem:invoke>\n",
-    between: Some(""),
-    closer: "</atem:function_calls>",
-    lead: Some([" to=self<|message|>", "<|eom|><|start|>assistant"]),
-    arguments: |rules, schema| {
-        let each = "<atem:parameter name=\"$KEY\">$VALUE</atem:parameter>\n";
-        Parameters { each, closer: "</atem:parameter>" }.write(rules, schema)
-    },
-    ..CallGrammar::JSON
-};
-
 /// The format.
 pub struct Muse;
 
@@ -69,15 +55,6 @@ impl Parser for Muse {
 
     fn describe() -> Descriptor {
         Framed::describe(&FAMILY, &MESSAGES)
-    }
-
-    fn constraint(model: &ModelInfo, request: &RequestInfo) -> Result<Option<Grammar>, String> {
-        if request.tool_choice == ToolChoice::Auto {
-            let block =
-                CallGrammar { opener: "<atem:function_calls>\n", trigger: BLOCK, ..GRAMMAR };
-            return block.build(model, request);
-        }
-        GRAMMAR.build(model, request)
     }
 
     fn open(request: RequestInfo) -> Framed {
