@@ -1,10 +1,8 @@
 //! Llama 3.2, Llama 4, ToolACE, Gemma 3: a Python list of calls at the message start, between
 //! `<|python_start|>` and `<|python_end|>` or not. A list of anything else is the answer.
 
-use tenon_guest::grammar::arguments;
 use tenon_guest::{
-    CallFormat, CallGrammar, Declared, Family, Place, Python, PythonRules, Rule, export_parser,
-    style,
+    CallFormat, Declared, Family, Place, Python, PythonRules, Rule, export_parser, style,
 };
 
 const OPENER: &str = "<|python_start|>";
@@ -26,14 +24,6 @@ impl Declared for Pythonic {
                 let closer = if opened.marker == OPENER { CLOSER } else { "" };
                 Box::new(Python::new(PythonRules { needs_list: true, closer, is_unescaped: false }))
             })
-        }),
-        grammar: Some(CallGrammar {
-            opener: "[",
-            call: "$NAME($ARGS)",
-            between: Some(", "),
-            closer: "]",
-            arguments: arguments::keywords,
-            ..CallGrammar::JSON
         }),
         evidence: &[
             Rule::template(&["[func_name1(params_name1="], &["<tool_call>", "<TOOLCALL>"]),
