@@ -145,7 +145,7 @@ pub fn resolve<'a>(
 }
 
 /// The parser that reads a family of conformance cases, by name or alias, and the style to bind:
-/// the one that is called like the family, or else the parser's default.
+/// behind an alias the one that is called so, too; or else the parser's default.
 pub fn for_family<'a>(
     descriptors: impl IntoIterator<Item = &'a Descriptor>,
     family: &str,
@@ -156,7 +156,8 @@ pub fn for_family<'a>(
         return reasoning_only(&descriptors, family);
     };
     let default = descriptor.reasoning_styles.first();
-    let style = find_style(descriptor, family).or(default).map(|style| style.name.clone());
+    let named = find_style(descriptor, family).filter(|_| family != descriptor.name);
+    let style = named.or(default).map(|style| style.name.clone());
     Ok(ParserChoice { parser: descriptor.name.clone(), style })
 }
 

@@ -155,9 +155,8 @@ impl Subjects {
     fn check(&mut self, case: &Case) -> Result<Result<usize, String>> {
         let (factory, style) = match self {
             Subjects::One(factory) => {
-                let named = choose::find_style(factory.descriptor(), &case.family);
-                let style = named.map(|style| style.name.clone());
-                (Arc::clone(factory), style)
+                let choice = choose::for_family([factory.descriptor()], &case.family);
+                (Arc::clone(factory), choice.ok().and_then(|choice| choice.style))
             }
             Subjects::BuiltIn { all, open } => {
                 let descriptors = all.iter().map(|embedded| &embedded.descriptor);
