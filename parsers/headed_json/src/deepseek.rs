@@ -55,7 +55,8 @@ impl Declared for DeepSeekV3 {
         calls: Some(&CallFormat { reader: |_| Box::new(Headed::new(&V3)), ..CALLS }),
         grammar: Some(CallGrammar {
             opener: "<｜tool▁calls▁begin｜>",
-            call: "<｜tool▁call▁begin｜>function<｜tool▁sep｜>$NAME\n```json\n$ARGS\n```<｜tool▁call▁end｜>",
+            call: "<｜tool▁call▁begin｜>function<｜tool▁sep｜>$NAME\n\
+                   ```json\n$ARGS\n```<｜tool▁call▁end｜>",
             between: Some("\n"),
             closer: "<｜tool▁calls▁end｜>",
             trigger: "<｜tool▁calls▁begin｜>",

@@ -47,7 +47,8 @@ impl Declared for KimiK2 {
         }),
         grammar: Some(CallGrammar {
             opener: "<|tool_calls_section_begin|>",
-            call: "<|tool_call_begin|>functions.$NAME:$N<|tool_call_argument_begin|>$ARGS<|tool_call_end|>",
+            call: "<|tool_call_begin|>functions.$NAME:$N\
+                   <|tool_call_argument_begin|>$ARGS<|tool_call_end|>",
             between: Some(""),
             closer: "<|tool_calls_section_end|>",
             trigger: "<|tool_calls_section_begin|>",

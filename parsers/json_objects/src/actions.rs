@@ -25,7 +25,8 @@ impl Declared for Internlm {
             })
         }),
         grammar: Some(CallGrammar {
-            call: "<|action_start|><|plugin|>\n{\"name\": $QNAME, \"arguments\": $ARGS}<|action_end|>",
+            call: "<|action_start|><|plugin|>\n\
+                   {\"name\": $QNAME, \"arguments\": $ARGS}<|action_end|>",
             between: Some("\n"),
             trigger: "<|action_start|>",
             ..CallGrammar::JSON

@@ -37,7 +37,8 @@ impl Declared for SolarOpen {
         inner_tokens: &["<|tool_call:name|>", "<|tool_call:args|>", "<|begin|>", "<|content|>"],
         grammar: Some(CallGrammar {
             opener: "<|tool_calls|>",
-            call: "<|tool_call:begin|>$ID$N<|tool_call:name|>$NAME<|tool_call:args|>$ARGS<|tool_call:end|>",
+            call: "<|tool_call:begin|>$ID$N<|tool_call:name|>$NAME\
+                   <|tool_call:args|>$ARGS<|tool_call:end|>",
             between: Some(""),
             closer: "<|calls|>",
             trigger: "<|tool_calls|>",
