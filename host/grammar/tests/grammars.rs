@@ -232,24 +232,24 @@ fn either_of_two() {
 #[test]
 fn tags_hold_behind_their_triggers() {
     let structure = |name: &str, of: Value| Structure {
-        begin: format!("<function={name}>"),
+        begin: format!("<fn={name}>"),
         schema: of,
-        end: "</function>".into(),
+        end: "</fn>".into(),
     };
     let spec = GrammarSpec::StructuralTag(StructuralTag {
         structures: vec![
             structure("f", json!({"type": "integer", "maximum": 9, "minimum": 0})),
             structure("g", json!({"const": "x"})),
         ],
-        triggers: vec!["<function=".into()],
+        triggers: vec!["<fn=".into()],
     });
     for (text, want) in [
-        ("plain text < function", true),
+        ("plain text < fn", true),
         ("", true),
-        ("a <function=f>7</function> b <function=g>\"x\"</function>", true),
-        ("a <function=f>x", false),
-        ("a <function=h>", false),
-        ("<function=f>7", false),
+        ("a <fn=f>7</fn> b <fn=g>\"x\"</fn>", true),
+        ("a <fn=f>x", false),
+        ("a <fn=h>", false),
+        ("<fn=f>7", false),
     ] {
         assert_eq!(accepts(&spec, text), want, "{text}");
     }

@@ -93,7 +93,8 @@ fn decode_steps_do_not_allocate() {
     }
     let steps = ended.recv_timeout(fake::PATIENCE).unwrap();
     let steady: Vec<_> = steps.windows(2).filter(|w| w[0].0 == 6 && w[1].0 == 6).skip(5).collect();
-    assert!(steady.len() > 80, "{} steps of all sequences", steady.len());
+    // How many there are depends on when each prompt came in.
+    assert!(steady.len() > 40, "{} steps of all sequences", steady.len());
     for (at, step) in steady.iter().enumerate() {
         assert_eq!(step[1].1 - step[0].1, 0, "allocations in steady step {at}");
     }
