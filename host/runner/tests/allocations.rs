@@ -39,8 +39,27 @@ static ALLOCATOR: Counting = Counting;
 /// Output tokens of each sequence; the last steps are not looked at, nor are the first ones.
 const NUM_TOKENS: u32 = 120;
 
+/// Runs in which the six prompts may come in too far apart for the machine.
+const NUM_RUNS: usize = 50;
+
 #[test]
 fn decode_steps_do_not_allocate() {
+    for _ in 0..NUM_RUNS {
+        let steps = steps();
+        let both = |pair: &&[(usize, u64)]| pair[0].0 == 6 && pair[1].0 == 6;
+        let steady: Vec<_> = steps.windows(2).filter(both).skip(5).collect();
+        for (at, step) in steady.iter().enumerate() {
+            assert_eq!(step[1].1 - step[0].1, 0, "allocations in steady step {at}");
+        }
+        if steady.len() > 80 {
+            return;
+        }
+    }
+    panic!("the sequences never decoded together");
+}
+
+/// (Sequences that spoke, allocations of the engine thread so far), by step.
+fn steps() -> Vec<(usize, u64)> {
     let model = TinyModel::new(TinyArch::Llama, 3);
     let engine = EngineConfig {
         num_blocks: 400,
@@ -63,7 +82,7 @@ fn decode_steps_do_not_allocate() {
     };
     let backend = Box::new(CpuBackend::prepare(model.program(), &options).unwrap());
     let (sender, ended) = channel();
-    // (sequences that spoke, allocations of the engine thread so far), by step; room for all.
+    // Room for all, so that the list itself does not allocate.
     let mut steps: Vec<(usize, u64)> = Vec::with_capacity(1000);
     let sink = Box::new(move |batch: &mut Vec<_>| {
         steps.push((batch.len(), ALLOCATIONS.with(Cell::get)));
@@ -92,12 +111,7 @@ fn decode_steps_do_not_allocate() {
         handle.submit(request).unwrap();
     }
     let steps = ended.recv_timeout(fake::PATIENCE).unwrap();
-    let steady: Vec<_> = steps.windows(2).filter(|w| w[0].0 == 6 && w[1].0 == 6).skip(5).collect();
-    // How many there are depends on when each prompt came in.
-    assert!(steady.len() > 40, "{} steps of all sequences", steady.len());
-    for (at, step) in steady.iter().enumerate() {
-        assert_eq!(step[1].1 - step[0].1, 0, "allocations in steady step {at}");
-    }
     handle.stop();
     thread.join().unwrap();
+    steps
 }
