@@ -99,7 +99,11 @@ fn test(component: Option<&str>, path: &Path, family: Option<&str>) -> Result<()
     let all = cases::read(&text).with_context(|| path.display().to_string())?;
     let mut subjects = match component {
         Some(component) => Subjects::One(hub::open_component(component)?),
-        None => Subjects::BuiltIn { all: embedded::all()?, open: BTreeMap::new() },
+        None => Subjects::BuiltIn {
+            sandbox: hub::BuiltIn::new()?,
+            all: embedded::all()?,
+            open: BTreeMap::new(),
+        },
     };
     let selected: Vec<&Case> = all.iter().filter(|case| subjects.reads(case, family)).collect();
     if selected.is_empty() {
@@ -134,6 +138,7 @@ enum Subjects {
     One(Arc<dyn ParserFactory>),
     /// The parser that each case's family names; opened when it is first needed.
     BuiltIn {
+        sandbox: hub::BuiltIn,
         all: Vec<Embedded>,
         open: BTreeMap<String, Arc<dyn ParserFactory>>,
     },
@@ -158,7 +163,7 @@ impl Subjects {
                 let choice = choose::for_family([factory.descriptor()], &case.family);
                 (Arc::clone(factory), choice.ok().and_then(|choice| choice.style))
             }
-            Subjects::BuiltIn { all, open } => {
+            Subjects::BuiltIn { sandbox, all, open } => {
                 let descriptors = all.iter().map(|embedded| &embedded.descriptor);
                 let choice = match choose::for_family(descriptors, &case.family) {
                     Ok(choice) => choice,
@@ -167,7 +172,9 @@ impl Subjects {
                 let factory = match open.get(&choice.parser) {
                     Some(factory) => Arc::clone(factory),
                     None => {
-                        let factory: Arc<dyn ParserFactory> = hub::open_component(&choice.parser)?;
+                        let parser = all.iter().find(|parser| parser.name == choice.parser);
+                        let parser = parser.context("the choice is one of them")?;
+                        let factory: Arc<dyn ParserFactory> = sandbox.open(parser)?;
                         open.insert(choice.parser.clone(), Arc::clone(&factory));
                         factory
                     }

@@ -69,6 +69,23 @@ pub fn probe() -> Result<String> {
     Ok(admitted.descriptor().name.clone())
 }
 
+/// Opens built-in parsers one by one, in one sandbox.
+pub struct BuiltIn {
+    host: ExtensionHost,
+}
+
+impl BuiltIn {
+    /// The sandbox; nothing is compiled yet.
+    pub fn new() -> Result<BuiltIn> {
+        Ok(BuiltIn { host: sandbox(&default_cache_dir()?)? })
+    }
+
+    /// One of them.
+    pub fn open(&self, parser: &Embedded) -> Result<Factory> {
+        Ok(self.host.admit(parser.bytes)?)
+    }
+}
+
 /// The component in a file, or a built-in parser by name.
 pub fn open_component(name_or_path: &str) -> Result<Factory> {
     let host = sandbox(&default_cache_dir()?)?;
