@@ -402,6 +402,13 @@ class CommandLine(unittest.TestCase):
             done = tenon("extension", "test", out, "--cases", cases)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
+    def test_cases_find_their_parsers(self):
+        # All built-in parsers in one go: each must be found by its family, in one sandbox.
+        cases = ROOT / "tests/cases/formats.jsonl"
+        done = tenon("extension", "test", "--cases", cases)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(done.stdout.splitlines()[-1], "350 passed, 0 failed")
+
     def test_run_one_prompt(self):
         done = tenon("run", SMOLLM2, "-p", "Who wrote Hamlet?", "--temperature", "0",
                      "--max-tokens", "24")
