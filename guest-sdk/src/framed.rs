@@ -6,10 +6,11 @@ use std::collections::VecDeque;
 
 use crate::call::Output;
 use crate::lanes::{ContentLane, ReasoningLane, split_tail};
+use crate::rules::has_tools;
 use crate::style::owned;
 use crate::{
     Call, CallReader, Channel, Descriptor, Family, FinishReason, Reply, RequestInfo, Session,
-    Special, Step, ToolChoice, Trigger, is_blank,
+    Special, Step, Trigger, is_blank,
 };
 
 /// Longest header; more is text.
@@ -138,10 +139,9 @@ impl Framed {
     /// Opens a stream of `family`, whose messages are `rules`.
     pub fn new(family: &'static Family, rules: &'static Messages, request: RequestInfo) -> Self {
         let wanted = request.reasoning_style.as_deref();
-        let is_empty = request.tools.bytes().all(|byte| is_blank(byte) || b"[]".contains(&byte));
         let mut stream = Framed {
             rules,
-            has_tools: request.tool_choice != ToolChoice::None && !is_empty,
+            has_tools: has_tools(&request),
             has_reasoning: wanted
                 .is_some_and(|name| family.reasoning.iter().any(|style| style.is_called(name))),
             buffer: String::new(),

@@ -34,7 +34,7 @@ pub(crate) struct Rules {
 impl Rules {
     /// The rules, and the reasoning style that was asked for.
     pub fn new(family: &'static Family, request: RequestInfo) -> (Self, Option<&'static Style>) {
-        let has_tools = request.tool_choice != ToolChoice::None && !is_empty_list(&request.tools);
+        let has_tools = has_tools(&request);
         let calls = family.calls.filter(|_| has_tools);
         let quoted = family.quoted_calls.filter(|_| has_tools);
         let wanted = request.reasoning_style.as_deref();
@@ -177,7 +177,8 @@ impl Sets {
     }
 }
 
-/// Is it `[]`, blanks aside, or nothing at all?
-fn is_empty_list(tools: &str) -> bool {
-    tools.bytes().filter(|byte| !is_blank(*byte)).all(|byte| matches!(byte, b'[' | b']'))
+/// May there be calls at all (U18)? Not without tools: `[]`, blanks aside, or nothing.
+pub(crate) fn has_tools(request: &RequestInfo) -> bool {
+    let is_nothing = |byte| is_blank(byte) || matches!(byte, b'[' | b']');
+    request.tool_choice != ToolChoice::None && !request.tools.bytes().all(is_nothing)
 }
