@@ -1,6 +1,9 @@
 //! Reads calls as Gemma writes them: `call:NAME{KEY:VALUE, …}` with bare keys and strings between
 //! two equal delimiters, without escapes. The call exists once its `{` has come (policy U4).
 
+use alloc::boxed::Box;
+use alloc::string::String;
+
 use crate::envelope::MAX_HEADER_BYTES;
 use crate::literals::{Arguments, Dialect, Move, Strings, is_name_byte};
 use crate::python::MAX_NAME_BYTES;
@@ -71,7 +74,7 @@ impl BareKeys {
                         strings: Strings::Delimited(self.rules.delimiter),
                         words: WORDS,
                     };
-                    let name = std::mem::take(&mut self.name);
+                    let name = core::mem::take(&mut self.name);
                     let mut arguments = Arguments::new(dialect, self.rules.closer, name);
                     if self.rules.is_typed {
                         arguments = arguments.typed_by(&self.tools);

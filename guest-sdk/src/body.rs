@@ -1,6 +1,8 @@
 //! Reads a call whose name is known before its text begins: what comes is the arguments, up to the
 //! end of the object or a closer. For messages whose header names the call.
 
+use alloc::string::String;
+
 use crate::balance::{Balance, Passed};
 use crate::{Call, CallReader, Step, is_blank};
 

@@ -1,6 +1,8 @@
 //! Picks the reader of a call by its first non-blank character: for families that write calls in
 //! more than one way behind the same opener.
 
+use alloc::boxed::Box;
+
 use crate::envelope::MAX_HEADER_BYTES;
 use crate::{Call, CallReader, Step, is_blank};
 

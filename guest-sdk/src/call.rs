@@ -4,6 +4,9 @@
 //! the opener, piece by piece, until it says that the call is over or that there is none. What it
 //! has read before [`Call::begin`] is held by the engine and becomes text again if it fails.
 
+use alloc::string::String;
+use alloc::vec::Vec;
+
 use crate::{Event, RequestInfo, ToolArgs, ToolBegin};
 
 /// A reader's verdict. Byte counts are of the `text` that it was given.

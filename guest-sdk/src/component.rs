@@ -1,8 +1,10 @@
 //! Glue between the traits of this crate and the generated bindings: one type that makes any
 //! [`Parser`] an implementation of the world. Only the export macro uses it.
 
-use std::cell::RefCell;
-use std::marker::PhantomData;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::cell::RefCell;
+use core::marker::PhantomData;
 
 use crate::bindings::exports::tenon::extension::output_parser as wit;
 use crate::parser::{Parser, Session};

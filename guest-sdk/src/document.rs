@@ -3,6 +3,8 @@
 //! It does not check: what is no JSON has no members. Slices of the text stand for values, so that
 //! nothing is built for the parts that nobody asks for.
 
+use alloc::string::String;
+
 use crate::is_blank;
 use crate::json::{Unescape, Unescaped};
 
@@ -31,7 +33,7 @@ impl<'a> Document<'a> {
     /// The members of an object, in order; of anything else: none.
     pub fn members(self) -> impl Iterator<Item = (Document<'a>, Document<'a>)> {
         let mut rest = self.0.strip_prefix('{').unwrap_or("");
-        std::iter::from_fn(move || {
+        core::iter::from_fn(move || {
             let key = next_value(&mut rest)?;
             rest = skip_blanks(rest).strip_prefix(':')?;
             let value = next_value(&mut rest)?;
@@ -42,7 +44,7 @@ impl<'a> Document<'a> {
     /// The items of a list, in order; of anything else: none.
     pub fn items(self) -> impl Iterator<Item = Document<'a>> {
         let mut rest = self.0.strip_prefix('[').unwrap_or("");
-        std::iter::from_fn(move || next_value(&mut rest))
+        core::iter::from_fn(move || next_value(&mut rest))
     }
 
     /// A string's text; of anything else: none.

@@ -5,7 +5,9 @@
 //! a failed attempt is replayed once, from just behind its opener. Memory is what is held: the
 //! beginning of a marker, trailing blanks, or a call before its commit (a reader bounds that one).
 
-use std::collections::VecDeque;
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::string::String;
 
 use crate::call::Output;
 use crate::lanes::{ContentLane, ReasoningLane, split_tail};
@@ -302,7 +304,7 @@ impl Engine {
 
     /// Back to the text that calls stand in.
     fn resume(&mut self) {
-        let waits = std::mem::take(&mut self.reasoning_waits);
+        let waits = core::mem::take(&mut self.reasoning_waits);
         self.state = if waits { State::Reasoning } else { State::Content };
     }
 
@@ -392,7 +394,7 @@ impl Engine {
             self.commit(held);
         }
         if !self.out.stray.is_empty() {
-            let stray = std::mem::take(&mut self.out.stray);
+            let stray = core::mem::take(&mut self.out.stray);
             self.content.text(&stray, &mut self.out);
         }
         self.settle_call(step, text_len, end)
@@ -416,7 +418,7 @@ impl Engine {
 
     /// The call exists, so reasoning ends; what it says is content from its opener on.
     fn quote(&mut self) -> bool {
-        if let State::Call(attempt) = std::mem::replace(&mut self.state, State::Content) {
+        if let State::Call(attempt) = core::mem::replace(&mut self.state, State::Content) {
             self.position = attempt.held.start;
         }
         self.reasoning.close();
@@ -548,7 +550,7 @@ impl Engine {
             State::Reasoning if self.reasoning.is_settled() => Some(Channel::Reasoning),
             _ => None,
         };
-        Reply { events: std::mem::take(&mut self.out.events), held: held as u32, watch }
+        Reply { events: core::mem::take(&mut self.out.events), held: held as u32, watch }
     }
 }
 

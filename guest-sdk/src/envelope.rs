@@ -3,6 +3,8 @@
 //! is known. Up to the commit the JSON is checked strictly, behind it the arguments pass through as
 //! they come, up to their own end or, if they never balance, up to the closer.
 
+use alloc::string::{String, ToString};
+
 use crate::balance::{Balance, Passed};
 use crate::fixed::{Fixed, fixed};
 use crate::json::{Checked, Checker, Unescape, Unescaped};
@@ -263,7 +265,8 @@ impl Envelope {
             Unescaped::More => Move::Used(text.len()),
             Unescaped::Closed(len) => {
                 if self.rules.key_is_name {
-                    self.name = Some(std::mem::take(&mut self.key)).filter(|name| !name.is_empty());
+                    self.name =
+                        Some(core::mem::take(&mut self.key)).filter(|name| !name.is_empty());
                     self.arguments = Arguments::None;
                     self.is_committed = false;
                 }
@@ -337,7 +340,7 @@ impl Envelope {
             Unescaped::Closed(_) if name.is_empty() => Move::Fail,
             Unescaped::Closed(len) => {
                 if let Arguments::Held(held) = &mut self.arguments {
-                    let held = std::mem::take(held);
+                    let held = core::mem::take(held);
                     self.commit(call);
                     self.say(&held, call);
                     self.end_call(call);
@@ -485,7 +488,7 @@ impl Envelope {
         }
         let (body, tail) = split_tail(&decoded);
         if !body.is_empty() {
-            let blanks = std::mem::take(&mut self.blanks);
+            let blanks = core::mem::take(&mut self.blanks);
             self.say(&blanks, call);
             self.say(body, call);
         }

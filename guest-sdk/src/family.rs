@@ -1,6 +1,10 @@
 //! What a family is, as data: its names, its reasoning styles, how a call opens and who reads it.
 //! The descriptor, with its triggers, is derived from it, so that the two cannot disagree.
 
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+
 use crate::grammar::CallGrammar;
 use crate::style::{AtCall, Style, owned};
 use crate::{CallReader, Channel, Descriptor, Evidence, Opened, Trigger};

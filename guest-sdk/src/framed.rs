@@ -2,7 +2,11 @@
 //! (Harmony and its kin). The counterpart of the [`Engine`](crate::Engine) for them: a [`Messages`]
 //! value says what the markers are, and its `route` reads a header. The same events for any cut.
 
-use std::collections::VecDeque;
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
 
 use crate::call::Output;
 use crate::lanes::{ContentLane, ReasoningLane, split_tail};
@@ -405,7 +409,7 @@ impl Framed {
             self.num_blanks = 0;
         }
         if !self.out.stray.is_empty() {
-            let stray = std::mem::take(&mut self.out.stray);
+            let stray = core::mem::take(&mut self.out.stray);
             self.content.text(&stray, &mut self.out);
         }
         let State::Body(attempt) = &self.state else { return false };
@@ -486,7 +490,7 @@ impl Framed {
             State::Text(Lane::Reasoning) if self.reasoning.is_settled() => Some(Channel::Reasoning),
             _ => None,
         };
-        Reply { events: std::mem::take(&mut self.out.events), held: held as u32, watch }
+        Reply { events: core::mem::take(&mut self.out.events), held: held as u32, watch }
     }
 }
 

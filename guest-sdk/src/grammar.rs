@@ -5,6 +5,10 @@
 //! how the arguments are written. The host has checked the tools' schemas and put what holds for
 //! every JSON value into them (`x-guidance`).
 
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
 pub mod arguments;
 mod parameters;
 mod rules;

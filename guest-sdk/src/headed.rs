@@ -2,6 +2,8 @@
 //! The header is data, a list of [`Part`]s; the object passes through as it comes, up to its own
 //! end or, if it never balances, up to a closer. The call exists with the object's bracket (U4).
 
+use alloc::string::{String, ToString};
+
 use crate::balance::{Balance, Passed};
 use crate::fixed::{Fixed, fixed};
 use crate::{Call, CallReader, Step, is_blank};
@@ -156,7 +158,7 @@ impl Headed {
         let split = name.rsplit_once(':').filter(|(_, index)| is_index(index));
         let short = split.map_or(name, |(name, _)| name).to_string();
         let has_index = split.is_some();
-        let whole = std::mem::replace(&mut self.name, short);
+        let whole = core::mem::replace(&mut self.name, short);
         if has_index {
             self.id = whole;
         }

@@ -1,6 +1,9 @@
 //! Incremental JSON, as much of it as call readers need: a strict check of one value, a decoder of
 //! string literals, and a writer of them. Each keeps its state between pieces of text.
 
+use alloc::string::String;
+use alloc::vec::Vec;
+
 /// How deep a checked value may nest; deeper is malformed. One bit of memory per level.
 pub const MAX_DEPTH: usize = 512;
 

@@ -1,6 +1,8 @@
 //! The two text channels and their blanks (policy U1-U3, U15). Trailing blanks wait until a
 //! non-blank follows; whether they then count depends on the markup around them.
 
+use alloc::string::String;
+
 use crate::call::Output;
 use crate::is_blank;
 

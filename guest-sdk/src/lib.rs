@@ -5,7 +5,13 @@
 //! that the engine cannot express implements [`Parser`] and [`Session`] itself.
 //! The crate knows nothing of the host; a component built on it imports nothing.
 
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
 mod balance;
+#[cfg(all(feature = "bare", target_arch = "wasm32"))]
+mod bare;
 mod bare_keys;
 pub mod bindings;
 mod body;

@@ -5,6 +5,10 @@
 //! with its value (policy U8). A value that is no literal passes as its source text; where even
 //! that does not hold, the rest of the arguments passes as it came, up to the call's end (U7).
 
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
 use crate::envelope::MAX_HEADER_BYTES;
 use crate::json::{MAX_DEPTH, escape_into};
 use crate::quoted::{Fed, Quoted, Quotes};

@@ -1,6 +1,9 @@
 //! Finds the next marker in a text, and the beginning of one at its end that must be held back.
 //! A set is scanned by first bytes; a candidate costs one comparison per marker.
 
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
 /// What a marker does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {

@@ -1,6 +1,8 @@
 //! The traits behind a component: [`Parser`] answers for the format, [`Session`] reads a stream.
 //! Most formats need neither: a [`Declared`] family gets both from the engine.
 
+use alloc::string::String;
+
 use crate::engine::Engine;
 use crate::family::Family;
 use crate::{Descriptor, FinishReason, Grammar, ModelInfo, Reply, RequestInfo, Special};

@@ -2,6 +2,9 @@
 //! line. Names may be dotted. A call exists once `NAME(` is followed by `)` or by `KEY=` and the
 //! beginning of a literal (policy U4); positional arguments are no call.
 
+use alloc::boxed::Box;
+use alloc::string::String;
+
 use crate::envelope::MAX_HEADER_BYTES;
 use crate::literals::{Arguments, Dialect, Move, Start, Strings, is_name_byte, starts};
 use crate::{Call, CallReader, Step, is_blank};
@@ -119,7 +122,7 @@ impl Python {
                     strings: Strings::Python(!self.rules.is_unescaped),
                     words: WORDS,
                 };
-                let name = std::mem::take(&mut self.name);
+                let name = core::mem::take(&mut self.name);
                 self.arguments = Some(Box::new(Arguments::new(dialect, self.rules.closer, name)));
                 self.at = At::Arguments;
                 Some(len + 1)

@@ -1,6 +1,8 @@
 //! Strings inside a call as the text of a JSON string: Python's quotes with their escapes, and
 //! plain text between two delimiters. State is kept between pieces; what is decided comes out.
 
+use alloc::string::String;
+
 use crate::is_blank;
 use crate::json::escape_into;
 

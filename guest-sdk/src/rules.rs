@@ -1,6 +1,9 @@
 //! What counts in one stream: the marker sets of each state, made once when the stream opens from
 //! the family's declaration and the request. Only the engine uses it.
 
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
 use crate::markers::{Kind, MarkerSet};
 use crate::{
     AtCall, CallFormat, CallReader, Family, Frame, Opened, Place, RequestInfo, Section, Style,
@@ -115,8 +118,8 @@ impl Sets {
         let Some(calls) = calls else { return };
         let openers = (Kind::CallOpener, calls.openers);
         for section in calls.sections {
-            let opener = (Kind::SectionOpener, std::slice::from_ref(&section.opener));
-            let closer = (Kind::SectionCloser, std::slice::from_ref(&section.closer));
+            let opener = (Kind::SectionOpener, core::slice::from_ref(&section.opener));
+            let closer = (Kind::SectionCloser, core::slice::from_ref(&section.closer));
             self.in_content.extend([opener, closer]);
             self.behind_frame.push(opener);
             self.in_section.extend([opener, closer]);
@@ -141,7 +144,7 @@ impl Sets {
     fn add_inside(&mut self, calls: Option<&'static CallFormat>) {
         let Some(calls) = calls else { return };
         for section in calls.sections {
-            self.in_reasoning.push((Kind::SectionOpener, std::slice::from_ref(&section.opener)));
+            self.in_reasoning.push((Kind::SectionOpener, core::slice::from_ref(&section.opener)));
         }
         if calls.has_bare_openers() {
             self.in_reasoning.push((Kind::CallOpener, calls.openers));
@@ -161,8 +164,8 @@ impl Sets {
 
     fn add_frames(&mut self, family: &'static Family, at_call: AtCall) {
         for frame in family.frames {
-            let opener = std::slice::from_ref(&frame.opener);
-            let closer = std::slice::from_ref(&frame.closer);
+            let opener = core::slice::from_ref(&frame.opener);
+            let closer = core::slice::from_ref(&frame.closer);
             if frame.is_control {
                 self.in_content.extend([(Kind::Control, opener), (Kind::Control, closer)]);
                 if at_call == AtCall::Ends {

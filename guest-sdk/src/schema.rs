@@ -4,6 +4,8 @@
 //! Reads `type` (also a list, also other languages' names for types), `enum`, `const`, `anyOf`,
 //! `oneOf`, `allOf`, `nullable` and local `$ref`s. What it cannot tell admits strings only.
 
+use alloc::string::String;
+
 use crate::document::Document;
 use crate::{json, trimmed};
 

@@ -2,6 +2,9 @@
 //! one by name. A style has a name of its own because the same markers end differently: some models
 //! begin a call inside open reasoning and mean it, others only quote it.
 
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
 use crate::ReasoningStyle;
 
 /// One way of marking reasoning. Start from [`Style::tags`].

@@ -2,6 +2,8 @@
 //! tags of a set begin with the same byte, longer ones come first; a tag may carry a suffix in
 //! front of its `>` that all tags of a vocabulary share. For the readers of tagged calls.
 
+use alloc::string::String;
+
 use crate::{is_blank, trimmed};
 
 /// Bytes of a name, a key or the inside of a tag.

@@ -4,6 +4,10 @@
 //! Top-level strings stream; every other element is held until it is whole, and until the next tag
 //! shows that it is not repeated.
 
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
 use crate::schema::{Schema, Types, literal};
 use crate::tags::{Found, Here, Inside, Word, attributes, find, here};
 use crate::writer::{KeySet, ObjectWriter};
@@ -193,7 +197,7 @@ impl Tree {
         let len = match self.word.inside(text, false) {
             Inside::More => return Move::Wait(text.len()),
             Inside::Whole(len) if is_key(self.word.text()) => {
-                let word = std::mem::take(&mut self.word);
+                let word = core::mem::take(&mut self.word);
                 self.begin(word.text(), call);
                 return Move::Used(len);
             }
@@ -300,7 +304,7 @@ impl Tree {
             Inside::Bad(len) => (len, false),
         };
         self.at = At::Node;
-        let word = std::mem::take(&mut self.word);
+        let word = core::mem::take(&mut self.word);
         let word = word.text();
         let is_closer = word.strip_prefix('/').is_some_and(|key| self.is_innermost(key));
         if is_whole && is_closer {
@@ -332,7 +336,7 @@ impl Tree {
 
     /// Writes what is held; a key that was written before is dropped.
     fn write_held(&mut self, call: &mut Call<'_>) {
-        let held = std::mem::take(&mut self.held);
+        let held = core::mem::take(&mut self.held);
         let Some(first) = held.first() else { return };
         if self.writer.has(&first.key) {
             return;

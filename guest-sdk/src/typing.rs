@@ -1,6 +1,9 @@
 //! What a string in a call's arguments is, where the template writes every value as one: the
 //! tool's schema decides (policy U12). The reader of bare keys uses it.
 
+use alloc::string::String;
+use alloc::vec::Vec;
+
 use crate::document::Document;
 use crate::schema::{Schema, Types, literal};
 

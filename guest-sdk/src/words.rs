@@ -1,6 +1,8 @@
 //! One word of a model's own notation as a JSON scalar: numbers as Python writes them, and the
 //! words that a format has for true, false and null. The readers of literals use it.
 
+use alloc::string::String;
+
 /// Writes `word` as JSON onto `out`, if it is a number or one of `names` (word, JSON); says whether
 /// it is. Numbers keep their digits: `07` is 7, `1_000` is 1000, `108.` is 108.0, `0x1f` is 31.
 pub(crate) fn scalar(word: &str, names: &[(&str, &str)], out: &mut String) -> bool {

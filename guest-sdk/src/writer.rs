@@ -1,6 +1,10 @@
 //! Writes the arguments of a call whose format is not JSON: an object, member by member, so that
 //! what is said is always a beginning of the whole. Readers of tagged calls use it.
 
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
 use crate::{Call, json};
 
 /// An object that grows at its end.

@@ -2,6 +2,9 @@
 //! as JSON, as Python's keyword arguments, as members with bare keys.
 //! ([`Parameters`](super::Parameters) is the fourth way.)
 
+use alloc::string::String;
+use alloc::vec::Vec;
+
 use super::rules::{Hole, Rules};
 use super::schema::{Schema, unquoted};
 use crate::json::quoted;

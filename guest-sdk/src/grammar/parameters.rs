@@ -1,6 +1,10 @@
 //! Arguments as tagged parameters, each a key and a value: strings as they are, up to the closer,
 //! other values as JSON. In the schema's order, required ones always.
 
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
 use super::rules::place_of;
 use super::rules::{Hole, Rules, joined, put};
 use super::schema::{Schema, unquoted};

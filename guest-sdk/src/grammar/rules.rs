@@ -1,6 +1,9 @@
 //! A Lark grammar as it is written: rules with names of their own, texts in which added tokens
 //! stand for themselves, templates with holes.
 
+use alloc::string::String;
+use alloc::vec::Vec;
+
 use crate::json::quoted;
 
 /// What fills a hole of a template.

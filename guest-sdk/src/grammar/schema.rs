@@ -1,6 +1,10 @@
 //! A tool's JSON schema as text: its parts are cut out as they are written. The host sends valid
 //! JSON and has checked every keyword; here only what a format cannot hold is refused.
 
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
 use super::rules::{joined, put};
 use crate::document::Document;
 

@@ -4,6 +4,10 @@
 //! String values stream as they come; others wait for their closer. Every state reads each byte
 //! once and holds at most the beginning of a tag; what is between tags and no tag is content.
 
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+
 mod rules;
 mod value;
 

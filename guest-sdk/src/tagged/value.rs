@@ -1,5 +1,7 @@
 //! A parameter's value: where it ends, which newlines are framing, and how it is written.
 
+use alloc::string::String;
+
 use super::{At, Closing, Move, Tagged, num_blanks};
 use crate::schema::{Types, literal};
 use crate::tags::{Found, Here, Word, find, here};
@@ -134,7 +136,7 @@ impl Tagged {
             }
             Here::Begun => Move::Wait(blanks),
             Here::Other => {
-                let closer = std::mem::take(&mut self.word);
+                let closer = core::mem::take(&mut self.word);
                 self.say(closer.text(), call);
                 self.at = At::Value;
                 Move::Used(blanks)
@@ -150,7 +152,7 @@ impl Tagged {
         self.value.after_newline = text.ends_with('\n');
         self.value.takes_cdata = false;
         let mut text = text;
-        if std::mem::take(&mut self.value.is_fresh) && self.value.newlines {
+        if core::mem::take(&mut self.value.is_fresh) && self.value.newlines {
             text = text.strip_prefix('\n').unwrap_or(text);
         }
         if text.is_empty() {
@@ -166,7 +168,7 @@ impl Tagged {
 
     /// The newline that was held is none of the framing.
     fn say_newline(&mut self, call: &mut Call<'_>) {
-        if std::mem::take(&mut self.value.has_newline) {
+        if core::mem::take(&mut self.value.has_newline) {
             self.put("\n", call);
         }
     }

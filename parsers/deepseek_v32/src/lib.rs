@@ -1,6 +1,12 @@
 //! DeepSeek V3.2 and V4, and GigaChat 3.5: `invoke` and `parameter` tags whose names carry a token
 //! (`｜DSML｜`, `｜GCML｜`). A parameter says itself whether it is a string.
 
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::boxed::Box;
+
 use tenon_guest::{
     CallFormat, Closing, Declared, Family, Keys, Naming, Rule, Section, TagRules, Tagged, style,
 };

@@ -1,6 +1,12 @@
 //! dots: `<invoke name="NAME">` and `<parameter name="KEY">`, or JSON objects, in
 //! `<dots_function_call>`.
 
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::boxed::Box;
+
 use tenon_guest::{
     ByFirst, CallFormat, Closing, Declared, Envelope, EnvelopeRules, Family, Keys, Naming, Rule,
     Section, TagRules, Tagged,

@@ -2,6 +2,13 @@
 //! the first. The recipient `all` is the user, any other is a declared tool (U9: the marker is
 //! ordinary text).
 
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::boxed::Box;
+use alloc::string::String;
+
 use tenon_guest::document::Document;
 use tenon_guest::{
     Body, CallGrammar, Descriptor, Family, Framed, Grammar, Header, Messages, ModelInfo, Parser,

@@ -1,6 +1,12 @@
 //! FunctionGemma: `<start_function_call>call:NAME{KEY:VALUE}<end_function_call>`. Templates put
 //! strings or all values between `<escape>`s, so the schema says what such a value is.
 
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::boxed::Box;
+
 use tenon_guest::{BareKeys, BareKeysRules, CallFormat, Declared, Family, Rule, export_parser};
 
 const OPENER: &str = "<start_function_call>";

@@ -1,6 +1,12 @@
 //! Gemma 4: `<|tool_call>call:NAME{KEY:VALUE}<tool_call|>` with strings between `<|"|>`, reasoning
 //! in a channel.
 
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::boxed::Box;
+
 use tenon_guest::{
     BareKeys, BareKeysRules, CallFormat, Declared, Family, Rule, export_parser, style,
 };

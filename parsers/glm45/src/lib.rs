@@ -2,6 +2,12 @@
 //! `<arg_key>` and `<arg_value>` in `<tool_call>`. All of these tags are tokens, so the first
 //! closer counts; values are exact.
 
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::boxed::Box;
+
 use tenon_guest::{
     CallFormat, Closing, Declared, Family, Keys, Naming, Rule, TagRules, Tagged, style,
 };

@@ -1,6 +1,8 @@
 //! DeepSeek R1, V3 and V3.1: a section of calls, each between tokens of its own. V3 names a type
 //! and puts a fence around the arguments; the fence may be missing.
 
+use alloc::boxed::Box;
+
 use tenon_guest::{
     CallFormat, CallGrammar, Declared, Family, Headed, HeadedRules, Part, Rule, Section, style,
 };

@@ -1,6 +1,10 @@
 //! Families that write a header, with the name in it, and then the arguments as one JSON object:
 //! DeepSeek up to V3.1, Kimi K2, Mistral, Functionary 3.1.
 
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
 mod deepseek;
 mod mistral;
 mod tagged;

@@ -2,6 +2,8 @@
 //! `NAME[CALL_ID]ID[ARGS]{…}` (from v11 on), of which only the name and the object are always
 //! there.
 
+use alloc::boxed::Box;
+
 use tenon_guest::{
     ByFirst, CallFormat, CallGrammar, CallReader, Declared, Envelope, EnvelopeRules, Family,
     Headed, HeadedRules, List, Part, Rule, style,

@@ -1,6 +1,8 @@
 //! Kimi K2: a section of calls, each with an id that the next prompt repeats. Functionary 3.1: the
 //! name stands in the tag around the arguments.
 
+use alloc::boxed::Box;
+
 use tenon_guest::{
     CallFormat, CallGrammar, Declared, Family, Headed, HeadedRules, Part, Rule, Section, style,
 };

@@ -1,6 +1,12 @@
 //! Hermes, Qwen2.5 and Qwen3: `<tool_call>` around a JSON object, `<think>` around reasoning.
 //! The closer is optional once the object is whole; a list of objects is read, too.
 
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::boxed::Box;
+
 use tenon_guest::{
     CallFormat, CallGrammar, Declared, Envelope, EnvelopeRules, Family, Rule, export_parser, style,
 };

@@ -1,6 +1,12 @@
 //! Hy3: `<tool_call>NAME<tool_sep>` and pairs of `<arg_key>` and `<arg_value>` in `<tool_calls>`.
 //! Shipped vocabularies carry one suffix on every marker (`<tool_calls:opensource>`).
 
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::boxed::Box;
+
 use tenon_guest::{
     CallFormat, Closing, Declared, Family, Keys, Naming, Rule, Section, TagRules, Tagged, style,
 };

@@ -1,6 +1,13 @@
 //! Inkling: typed messages, `<|message_model|>` HEADER TYPE BODY `<|end_message|>`. The body of a
 //! call is a JSON object with its name and `args`; its header repeats the name.
 
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::boxed::Box;
+use alloc::string::String;
+
 use tenon_guest::{
     CallGrammar, Descriptor, Envelope, EnvelopeRules, Family, Framed, Grammar, Header, List,
     Messages, ModelInfo, Parser, RequestInfo, Route, Rule, ToolChoice, export_parser, style,

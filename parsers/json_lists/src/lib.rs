@@ -1,6 +1,12 @@
 //! Families that write their calls as a list of JSON objects between two markers, or behind one.
 //! An object without its list is read, too; the closer is optional once an object is whole.
 
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::boxed::Box;
+
 mod marked;
 mod unmarked;
 

@@ -1,5 +1,7 @@
 //! Lists between two markers: with nothing in them the markers are framing (policy U5).
 
+use alloc::boxed::Box;
+
 use tenon_guest::{
     AtCall, CallGrammar, Declared, Envelope, EnvelopeRules, Family, Frame, Rule, Style, style,
 };

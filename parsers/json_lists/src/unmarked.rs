@@ -1,5 +1,7 @@
 //! Lists that have an opener and no closer, or no marker of their own at all.
 
+use alloc::boxed::Box;
+
 use tenon_guest::{
     CallFormat, CallGrammar, Declared, Envelope, EnvelopeRules, Family, List, Place, Rule, style,
 };

@@ -1,5 +1,7 @@
 //! A JSON object behind markers that only this family has.
 
+use alloc::boxed::Box;
+
 use tenon_guest::{
     CallFormat, CallGrammar, Declared, Envelope, EnvelopeRules, Family, Rule, style,
 };

@@ -1,6 +1,10 @@
 //! Families that write one JSON object a call behind a marker of their own, and differ from Hermes
 //! in nothing but strings. The closer is optional once the object is whole.
 
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
 mod actions;
 mod tags;
 

@@ -1,5 +1,7 @@
 //! `<tool_call>` around a JSON object, as Hermes writes it, with other rules around it.
 
+use alloc::boxed::Box;
+
 use tenon_guest::{
     CallFormat, CallGrammar, Declared, Envelope, EnvelopeRules, Family, Frame, Rule, style,
 };

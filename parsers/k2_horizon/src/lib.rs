@@ -1,6 +1,12 @@
 //! K2 Horizon: in `<ifm|tool_calls>` calls with a bare name and pairs of keys and values, perhaps
 //! with a type between them, or JSON objects.
 
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::boxed::Box;
+
 use tenon_guest::{
     ByFirst, CallFormat, Closing, Declared, Envelope, EnvelopeRules, Family, Keys, Naming, Rule,
     Section, TagRules, Tagged, style,

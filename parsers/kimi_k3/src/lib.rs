@@ -1,6 +1,12 @@
 //! Kimi K3: everything stands between `<|open|>TAG<|sep|>` and `<|close|>TAG<|sep|>`. A call is a
 //! `call` in `tools`, each argument an element that says its own type, or all of them one `json`.
 
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::boxed::Box;
+
 mod xtml;
 
 use tenon_guest::{

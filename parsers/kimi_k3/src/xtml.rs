@@ -2,7 +2,8 @@
 //! single `json` element with all of them. The call exists once its tag is whole (policy U4). A
 //! string streams, any other type comes out whole; what is not JSON of its own is a string.
 
-use std::collections::BTreeSet;
+use alloc::collections::BTreeSet;
+use alloc::string::String;
 
 use tenon_guest::json::{escape_into, is_value, quoted};
 use tenon_guest::{Body, Call, CallReader, Step, is_blank};
@@ -78,7 +79,7 @@ impl Xtml {
         if !is_whole {
             return if len == 0 { Move::Hold } else { Move::Used(len) };
         }
-        let tag = std::mem::take(&mut self.held);
+        let tag = core::mem::take(&mut self.held);
         match self.at {
             At::Call => {
                 let name = attribute(&tag, "tool").filter(|name| !name.is_empty());
@@ -100,7 +101,7 @@ impl Xtml {
         if self.at == At::Call {
             return Move::End(Step::Fail);
         }
-        let held = std::mem::take(&mut self.held);
+        let held = core::mem::take(&mut self.held);
         call.stray(if self.at == At::Opening { OPEN } else { CLOSE });
         call.stray(&held);
         self.at = At::Stray;
@@ -204,7 +205,7 @@ impl Xtml {
         match self.at {
             At::Text(_) => call.args("\""),
             At::Value => {
-                let value = std::mem::take(&mut self.held);
+                let value = core::mem::take(&mut self.held);
                 let trimmed = value.trim_matches([' ', '\t', '\r', '\n']);
                 self.say_key(call);
                 if is_value(trimmed) {

@@ -1,6 +1,12 @@
 //! LFM2 and LFM2.5: a list between `<|tool_call_start|>` and `<|tool_call_end|>`, of Python calls
 //! whose strings are not escaped, or of JSON objects.
 
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::boxed::Box;
+
 use tenon_guest::{
     Call, CallFormat, CallReader, Declared, Envelope, EnvelopeRules, Family, Python, PythonRules,
     Rule, Step, export_parser, is_blank, style,

@@ -1,6 +1,8 @@
 //! `NAME.call(KEY=VALUE, …)`: how Meta's encoder writes the model's built-in tools. The values are
 //! Python literals; strings stream, a number or word comes out whole, anything else as its source.
 
+use alloc::string::String;
+
 use tenon_guest::json::{escape_into, is_value, quoted};
 use tenon_guest::{Call, CallReader, Step};
 

@@ -2,6 +2,12 @@
 //! Behind a call there may be more of them, with `;` or nothing between. Behind the tag Meta's
 //! built-in tools are written `NAME.call(KEY="…")`. Anything else is the answer.
 
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::boxed::Box;
+
 mod builtin;
 
 use builtin::Builtin;

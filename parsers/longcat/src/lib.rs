@@ -1,6 +1,12 @@
 //! LongCat: in `<longcat_tool_call>` a JSON object, or a bare name and pairs of keys and values;
 //! the first character tells.
 
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::boxed::Box;
+
 use tenon_guest::{
     ByFirst, CallFormat, Closing, Declared, Envelope, EnvelopeRules, Family, Keys, Naming, Rule,
     TagRules, Tagged, style,

@@ -1,6 +1,12 @@
 //! MiniCPM5: `<function name="NAME">` and `<param name="KEY">`, all of it ordinary text; a value
 //! may stand in a CDATA section.
 
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::boxed::Box;
+
 use tenon_guest::{
     CallFormat, Closing, Declared, Family, Keys, Naming, Rule, TagRules, Tagged, style,
 };

@@ -1,6 +1,12 @@
 //! MiniMax M2: `<invoke name="NAME">` and `<parameter name="KEY">` in `<minimax:tool_call>`, which
 //! may be forgotten. The inner tags are ordinary text.
 
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::boxed::Box;
+
 use tenon_guest::{
     CallFormat, Closing, Declared, Family, Keys, Naming, Rule, Section, TagRules, Tagged, style,
 };

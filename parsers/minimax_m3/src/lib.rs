@@ -1,5 +1,11 @@
 //! MiniMax M3: arguments as a tree of tags, each behind the token `]<]minimax[>[`.
 
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::boxed::Box;
+
 use tenon_guest::{CallFormat, Declared, Family, Rule, Section, Tree, TreeRules, style};
 
 const TAGS: TreeRules = TreeRules {

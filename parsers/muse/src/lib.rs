@@ -1,6 +1,12 @@
 //! Muse Glimmer: messages whose recipient is the channel, as in Harmony. `self` is reasoning,
 //! `user` the answer, anything else a tool, whose message holds a block of calls in tags.
 
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::boxed::Box;
+
 use tenon_guest::{
     AtCall, Call, CallReader, Closing, Descriptor, Family, Framed, Header, Keys, Messages, Naming,
     Opened, Parser, RequestInfo, Route, Rule, Step, Style, TagRules, Tagged, export_parser,

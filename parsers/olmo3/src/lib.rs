@@ -1,5 +1,11 @@
 //! Olmo 3: `<function_calls>` around calls as Python writes them, one a line; a list is read, too.
 
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::boxed::Box;
+
 use tenon_guest::{CallFormat, Declared, Family, Python, PythonRules, Rule, export_parser, style};
 
 const CLOSER: &str = "</function_calls>";

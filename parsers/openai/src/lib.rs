@@ -2,6 +2,13 @@
 //! `analysis` is reasoning, any other channel is for the user, a recipient makes it a call. The
 //! prompt ends inside of a header.
 
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::boxed::Box;
+use alloc::string::String;
+
 use tenon_guest::{
     Body, CallGrammar, Descriptor, Family, Framed, Grammar, Header, Messages, ModelInfo, Parser,
     RequestInfo, Route, Rule, export_parser, style,

@@ -1,6 +1,12 @@
 //! Llama 3.2, Llama 4, ToolACE, Gemma 3: a Python list of calls at the message start, between
 //! `<|python_start|>` and `<|python_end|>` or not. A list of anything else is the answer.
 
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::boxed::Box;
+
 use tenon_guest::{
     CallFormat, Declared, Family, Place, Python, PythonRules, Rule, export_parser, style,
 };

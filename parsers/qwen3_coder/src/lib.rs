@@ -2,6 +2,12 @@
 //! `<parameter=KEY>` in a wrapper. The wrapper may be forgotten; a value's closer counts only with
 //! what follows it; one newline on each side of a value is framing.
 
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::boxed::Box;
+
 use tenon_guest::{
     CallFormat, Closing, Declared, Family, Keys, Naming, Rule, Section, TagRules, Tagged, style,
 };

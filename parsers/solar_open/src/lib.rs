@@ -1,6 +1,12 @@
 //! Solar Open 100B: frames of control tokens. Reasoning, answer and calls each begin with
 //! `<|begin|>assistant` and their own token; a call is id, name and JSON arguments.
 
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::boxed::Box;
+
 use tenon_guest::{
     CallFormat, CallGrammar, Declared, Family, Frame, Headed, HeadedRules, Part, Rule, Section,
     export_parser, style,

@@ -1,6 +1,12 @@
 //! Solar Open2: a bare name and `<|tool_arg:start|>KEY<|tool_arg:value|>VALUE<|tool_arg:end|>`, all
 //! of them tokens. The beginning of anything else closes a value, too.
 
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::boxed::Box;
+
 use tenon_guest::{
     CallFormat, Closing, Declared, Family, Keys, Naming, Rule, TagRules, Tagged, style,
 };

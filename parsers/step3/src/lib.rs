@@ -1,6 +1,12 @@
 //! Step 3: calls between tokens, in them the word `function`, a separator and `steptml` tags, which
 //! are ordinary text.
 
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::boxed::Box;
+
 use tenon_guest::{
     CallFormat, Closing, Declared, Family, Keys, Naming, Rule, Section, TagRules, Tagged, style,
 };

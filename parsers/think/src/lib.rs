@@ -1,6 +1,12 @@
 //! Reasoning between `<think>` tags and nothing else, for models without a known tool format. A
 //! hermes call ends the reasoning of the style `qwen3`, and is content.
 
+#![cfg_attr(target_arch = "wasm32", no_std)]
+
+extern crate alloc;
+
+use alloc::boxed::Box;
+
 use tenon_guest::{
     CallFormat, Declared, Envelope, EnvelopeRules, Family, Rule, export_parser, style,
 };
