@@ -6,13 +6,12 @@
 //! beginning of a marker, trailing blanks, or a call before its commit (a reader bounds that one).
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
-use alloc::string::String;
 
 use crate::call::Output;
 use crate::lanes::{ContentLane, ReasoningLane, split_tail};
 use crate::markers::{Found, Kind, Marker, Suffix};
 use crate::rules::Rules;
+use crate::window::Window;
 use crate::{
     AtCall, Call, CallReader, Channel, Family, FinishReason, Place, Reply, RequestInfo, Section,
     Session, Special, Step, is_blank,
@@ -21,13 +20,7 @@ use crate::{
 /// One stream of a declared family.
 pub struct Engine {
     rules: Rules,
-    /// Text that is not decided: bytes before `position` are, unless a call is being tried.
-    buffer: String,
-    position: usize,
-    /// Bytes of the stream in front of `buffer`.
-    base: u64,
-    /// Tokens of the buffer: (offset in the stream, length).
-    tokens: VecDeque<(u64, u32)>,
+    window: Window,
     /// A reasoning marker came as a token: its fellows must, too.
     reasoning_is_tokens: bool,
     suffix: Suffix,
@@ -68,7 +61,7 @@ enum State {
 /// Markup that becomes text again if what must follow does not.
 #[derive(Debug, Clone, Copy)]
 struct Held {
-    /// Where it begins in the buffer.
+    /// Where it begins in the window.
     start: usize,
     /// Bytes that are text for certain if it fails.
     marker_len: usize,
@@ -89,10 +82,7 @@ impl Engine {
         let (rules, style) = Rules::new(family, request);
         let mut engine = Engine {
             rules,
-            buffer: String::new(),
-            position: 0,
-            base: 0,
-            tokens: VecDeque::new(),
+            window: Window::default(),
             reasoning_is_tokens: false,
             suffix: if family.suffixed { Suffix::Unknown } else { Suffix::Never },
             state: State::Content,
@@ -153,14 +143,14 @@ impl Engine {
     /// Blanks that belong to the marker in front of them.
     fn drop_blanks(&mut self) {
         if self.drops_blanks {
-            self.position += first_non_blank(&self.buffer[self.position..]);
-            self.drops_blanks = self.position == self.buffer.len();
+            self.window.position += first_non_blank(self.window.rest());
+            self.drops_blanks = self.window.is_read();
         }
     }
 
     fn read_content(&mut self, end: bool) -> bool {
         self.drop_blanks();
-        let text = &self.buffer[self.position..];
+        let text = self.window.rest();
         let first = first_non_blank(text);
         let is_anywhere = self.rules.place() == Place::Anywhere;
         let set = match self.section {
@@ -185,10 +175,10 @@ impl Engine {
                 }
         });
         match found {
-            Found::Nothing => self.say_content(self.buffer.len()),
-            Found::Hold(at) => self.say_content(self.position + at),
+            Found::Nothing => self.say_content(self.window.len()),
+            Found::Hold(at) => self.say_content(self.window.position + at),
             Found::Marker(at, marker, len) => {
-                self.say_content(self.position + at);
+                self.say_content(self.window.position + at);
                 self.take(marker, len, false);
                 return true;
             }
@@ -198,7 +188,7 @@ impl Engine {
 
     fn read_reasoning(&mut self, end: bool) -> bool {
         self.drop_blanks();
-        let text = &self.buffer[self.position..];
+        let text = self.window.rest();
         let first = first_non_blank(text);
         let found = self.rules.in_reasoning.find(text, end, &self.suffix, |at, marker, len| {
             self.is_token_if_needed(at, marker, len)
@@ -206,10 +196,10 @@ impl Engine {
                     || (self.reasoning.is_fresh() && at == first))
         });
         match found {
-            Found::Nothing => self.say_reasoning(self.buffer.len()),
-            Found::Hold(at) => self.say_reasoning(self.position + at),
+            Found::Nothing => self.say_reasoning(self.window.len()),
+            Found::Hold(at) => self.say_reasoning(self.window.position + at),
             Found::Marker(at, marker, len) => {
-                self.say_reasoning(self.position + at);
+                self.say_reasoning(self.window.position + at);
                 self.take(marker, len, true);
                 return true;
             }
@@ -219,8 +209,8 @@ impl Engine {
 
     /// Behind a section's opener: blanks, and then its first call, or its closer (U5).
     fn read_opening(&mut self, held: Held, end: bool) -> bool {
-        self.position += first_non_blank(&self.buffer[self.position..]);
-        let text = &self.buffer[self.position..];
+        self.window.position += first_non_blank(self.window.rest());
+        let text = self.window.rest();
         if text.is_empty() && !end {
             return false;
         }
@@ -233,7 +223,7 @@ impl Engine {
                     self.give_back(held);
                 } else {
                     self.suffix.learn(marker.text, text, len);
-                    self.position += len;
+                    self.window.position += len;
                     self.markup();
                     self.state = State::Content;
                 }
@@ -246,8 +236,8 @@ impl Engine {
 
     /// Behind the closer of the answer's wrapper (U17).
     fn read_frame_end(&mut self, held: Held, end: bool) -> bool {
-        self.position += first_non_blank(&self.buffer[self.position..]);
-        let text = &self.buffer[self.position..];
+        self.window.position += first_non_blank(self.window.rest());
+        let text = self.window.rest();
         if text.is_empty() && !end {
             return false;
         }
@@ -262,7 +252,7 @@ impl Engine {
                 self.try_call(marker, len, held);
             }
             Found::Marker(_, marker, len) if marker.kind == Kind::SectionOpener => {
-                self.position += len;
+                self.window.position += len;
                 let section = self.rules.section(marker.text);
                 self.state = State::Opening(Held { section, ..held });
             }
@@ -274,11 +264,11 @@ impl Engine {
     /// Blanks, separators and the closer behind a call are framing (U23).
     fn read_behind_call(&mut self, end: bool) -> bool {
         let separators = self.rules.calls.map_or("", |calls| calls.separators).as_bytes();
-        let text = &self.buffer[self.position..];
+        let text = self.window.rest();
         let is_framing = |byte: &u8| is_blank(*byte) || separators.contains(byte);
         let len = text.bytes().take_while(|byte| is_framing(byte)).count();
-        self.position += len;
-        let text = &self.buffer[self.position..];
+        self.window.position += len;
+        let text = self.window.rest();
         if text.is_empty() {
             return false;
         }
@@ -310,30 +300,30 @@ impl Engine {
 
     /// Acts on a marker that stands at `position`.
     fn take(&mut self, marker: Marker, len: usize, in_reasoning: bool) {
-        let start = self.position;
+        let start = self.window.position;
         let held = Held { start, marker_len: len, in_reasoning, section: None };
         match marker.kind {
             Kind::CallOpener | Kind::CallStart => return self.try_call(marker, len, held),
             Kind::SectionOpener => {
-                self.position += len;
+                self.window.position += len;
                 let section = self.rules.section(marker.text);
                 self.state = State::Opening(Held { section, ..held });
                 return;
             }
             Kind::FrameCloser => {
-                self.position += len;
+                self.window.position += len;
                 self.state = State::FrameEnd(held);
                 return;
             }
             _ => {}
         }
         if matches!(marker.kind, Kind::ReasoningOpener | Kind::ReasoningCloser)
-            && self.has_token(start, len)
+            && self.window.has_token(start, len)
         {
             self.reasoning_is_tokens = true;
         }
-        self.suffix.learn(marker.text, &self.buffer[start..], len);
-        self.position += len;
+        self.suffix.learn(marker.text, &self.window.text()[start..], len);
+        self.window.position += len;
         self.markup();
         match marker.kind {
             Kind::ReasoningOpener => self.state = State::Reasoning,
@@ -361,7 +351,7 @@ impl Engine {
     /// A call's opener stands at `position`; `held` goes back with it if it is none.
     fn try_call(&mut self, marker: Marker, len: usize, held: Held) {
         let in_section = held.section.is_some() || self.section.is_some();
-        let text = &self.buffer[self.position..];
+        let text = self.window.rest();
         let mut suffix = self.suffix.clone();
         suffix.learn(marker.text, text, len);
         let Some(reader) = self.rules.reader(marker.text, suffix.text(), in_section) else {
@@ -369,11 +359,11 @@ impl Engine {
         };
         let mut held = held;
         if marker.kind == Kind::CallStart {
-            if held.start == self.position {
+            if held.start == self.window.position {
                 held.marker_len = first_char_len(marker.text);
             }
         } else {
-            self.position += len;
+            self.window.position += len;
         }
         self.state = State::Call(Attempt { reader, held, is_committed: false });
     }
@@ -381,7 +371,7 @@ impl Engine {
     fn read_call(&mut self, end: bool) -> bool {
         let State::Call(attempt) = &mut self.state else { return false };
         let mark = self.out.mark();
-        let text = &self.buffer[self.position..];
+        let text = self.window.rest();
         let step = attempt.reader.read(text, end, &mut Call(&mut self.out, &self.rules.request));
         let text_len = text.len();
         if self.out.num_calls > mark.num_calls && !attempt.is_committed {
@@ -409,7 +399,7 @@ impl Engine {
         }
         if let Some(section) = held.section {
             self.section = Some(section);
-            let text = &self.buffer[held.start..];
+            let text = &self.window.text()[held.start..];
             self.suffix.learn(section.opener, text, held.marker_len);
         }
         self.markup();
@@ -419,7 +409,7 @@ impl Engine {
     /// The call exists, so reasoning ends; what it says is content from its opener on.
     fn quote(&mut self) -> bool {
         if let State::Call(attempt) = core::mem::replace(&mut self.state, State::Content) {
-            self.position = attempt.held.start;
+            self.window.position = attempt.held.start;
         }
         self.reasoning.close();
         self.markup();
@@ -430,20 +420,20 @@ impl Engine {
         let State::Call(attempt) = &self.state else { return false };
         let (is_committed, held) = (attempt.is_committed, attempt.held);
         // Empty framing must be framing of the content, and must not be empty itself.
-        let is_framing = |len: usize| !held.in_reasoning && self.position + len > held.start;
+        let is_framing = |len: usize| !held.in_reasoning && self.window.position + len > held.start;
         match step {
             Step::More(len) if !end => {
-                self.position += len.min(text_len);
+                self.window.position += len.min(text_len);
                 return false;
             }
             // Nothing follows: a call that exists stays as it is, any other is text.
             Step::More(_) if is_committed => {
-                self.position += text_len;
+                self.window.position += text_len;
                 self.state = State::BehindCall;
             }
             Step::Done(len) | Step::Closed(len) if is_committed || is_framing(len) => {
                 let is_closed = matches!(step, Step::Closed(_));
-                self.position += len.min(text_len);
+                self.window.position += len.min(text_len);
                 if !is_committed && held.section.is_some() {
                     self.section = held.section;
                 }
@@ -462,7 +452,7 @@ impl Engine {
 
     /// What was held goes back to its channel; scanning goes on behind its marker (U6).
     fn give_back(&mut self, held: Held) {
-        self.position = held.start;
+        self.window.position = held.start;
         let marker_end = held.start + held.marker_len;
         if held.in_reasoning {
             self.reasoning_waits = false;
@@ -475,19 +465,19 @@ impl Engine {
     }
 
     fn say_content(&mut self, to: usize) {
-        let text = &self.buffer[self.position..to];
+        let text = &self.window.text()[self.window.position..to];
         self.content.text(text, &mut self.out);
         self.said(to);
     }
 
     fn say_reasoning(&mut self, to: usize) {
-        let text = &self.buffer[self.position..to];
+        let text = &self.window.text()[self.window.position..to];
         self.reasoning.text(text, &mut self.out);
         self.said(to);
     }
 
     fn said(&mut self, to: usize) {
-        let (body, tail) = split_tail(&self.buffer[self.position..to]);
+        let (body, tail) = split_tail(&self.window.text()[self.window.position..to]);
         if body.is_empty() {
             self.num_blanks += tail.len();
         } else {
@@ -496,7 +486,7 @@ impl Engine {
             self.at_start = false;
             self.is_behind_call = false;
         }
-        self.position = to;
+        self.window.position = to;
     }
 
     fn markup(&mut self) {
@@ -516,13 +506,7 @@ impl Engine {
             _ => false,
         };
         !(self.rules.request.strict_markers && needs_token)
-            || self.has_token(self.position + at, len)
-    }
-
-    fn has_token(&self, start: usize, len: usize) -> bool {
-        let start = self.base + start as u64;
-        let found = self.tokens.binary_search_by_key(&start, |(start, _)| *start);
-        found.is_ok_and(|index| self.tokens[index].1 as usize == len)
+            || self.window.has_token(self.window.position + at, len)
     }
 
     /// Forgets what is decided and answers.
@@ -530,20 +514,15 @@ impl Engine {
         let keep_from = match &self.state {
             State::Opening(held) | State::FrameEnd(held) => held.start,
             State::Call(attempt) if !attempt.is_committed => attempt.held.start,
-            _ => self.position,
+            _ => self.window.position,
         };
-        self.buffer.drain(..keep_from);
-        self.position -= keep_from;
-        self.base += keep_from as u64;
+        self.window.forget(keep_from);
         if let State::Opening(held) | State::FrameEnd(held) | State::Call(Attempt { held, .. }) =
             &mut self.state
         {
             held.start = 0;
         }
-        while self.tokens.front().is_some_and(|(start, _)| *start < self.base) {
-            self.tokens.pop_front();
-        }
-        let held = self.buffer.len() + self.num_blanks;
+        let held = self.window.len() + self.num_blanks;
         let watch = match self.state {
             _ if held > 0 || self.at_boundary || self.section.is_some() => None,
             State::Content if self.content.is_settled() => Some(Channel::Content),
@@ -556,12 +535,7 @@ impl Engine {
 
 impl Session for Engine {
     fn push(&mut self, text: &str, specials: &[Special], skipped: u32) -> Reply {
-        self.base += u64::from(skipped); // only where nothing was held: offsets stay true
-        let start = self.base + self.buffer.len() as u64;
-        for special in specials {
-            self.tokens.push_back((start + u64::from(special.start), special.len));
-        }
-        self.buffer.push_str(text);
+        self.window.push(text, specials, skipped);
         self.run(false);
         self.reply()
     }

@@ -3,8 +3,6 @@
 //! value says what the markers are, and its `route` reads a header. The same events for any cut.
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
-use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -12,6 +10,7 @@ use crate::call::Output;
 use crate::lanes::{ContentLane, ReasoningLane, split_tail};
 use crate::rules::has_tools;
 use crate::style::owned;
+use crate::window::Window;
 use crate::{
     Call, CallReader, Channel, Descriptor, Family, FinishReason, Reply, RequestInfo, Session,
     Special, Step, Trigger, is_blank,
@@ -69,11 +68,10 @@ pub struct Framed {
     request: RequestInfo,
     has_tools: bool,
     has_reasoning: bool,
-    /// Text that is not decided, from `position` on; in front of it what may go back.
-    buffer: String,
-    position: usize,
-    base: u64,
-    tokens: VecDeque<(u64, u32)>,
+    /// What ends text between messages, and in a message.
+    in_gap: Vec<&'static str>,
+    in_text: Vec<&'static str>,
+    window: Window,
     state: State,
     num_blanks: usize,
     content: ContentLane,
@@ -143,15 +141,15 @@ impl Framed {
     /// Opens a stream of `family`, whose messages are `rules`.
     pub fn new(family: &'static Family, rules: &'static Messages, request: RequestInfo) -> Self {
         let wanted = request.reasoning_style.as_deref();
+        let starts = if rules.starts_end_bodies { rules.starts } else { &[] };
         let mut stream = Framed {
             rules,
             has_tools: has_tools(&request),
             has_reasoning: wanted
                 .is_some_and(|name| family.reasoning.iter().any(|style| style.is_called(name))),
-            buffer: String::new(),
-            position: 0,
-            base: 0,
-            tokens: VecDeque::new(),
+            in_gap: [rules.starts, rules.between].concat(),
+            in_text: [starts, rules.ends].concat(),
+            window: Window::default(),
             state: if rules.in_prompt.is_empty() { State::Gap } else { State::First },
             num_blanks: 0,
             content: ContentLane::default(),
@@ -185,7 +183,7 @@ impl Framed {
 
     /// Which of `markers` stands `at` bytes behind the position.
     fn seen(&self, at: usize, markers: &[&'static str], end: bool) -> Seen {
-        let rest = &self.buffer.as_bytes()[self.position + at..];
+        let rest = &self.window.rest().as_bytes()[at..];
         let mut begins = false;
         for marker in markers {
             let text = marker.as_bytes();
@@ -199,15 +197,12 @@ impl Framed {
 
     /// Strict markers count as tokens only (U21).
     fn counts(&self, at: usize, len: usize) -> bool {
-        let start = self.base + (self.position + at) as u64;
-        let found = self.tokens.binary_search_by_key(&start, |(start, _)| *start);
-        !self.request.strict_markers
-            || found.is_ok_and(|index| self.tokens[index].1 as usize == len)
+        !self.request.strict_markers || self.window.has_token(self.window.position + at, len)
     }
 
     /// The first place behind the position where one of `markers` stands or may begin.
     fn find(&self, markers: &[&'static str], end: bool) -> Option<(usize, Option<&'static str>)> {
-        let text = &self.buffer.as_bytes()[self.position..];
+        let text = self.window.rest().as_bytes();
         let is_first = |byte: u8| markers.iter().any(|marker| marker.as_bytes()[0] == byte);
         let places = text.iter().enumerate().filter(|(_, byte)| is_first(**byte));
         for (at, _) in places {
@@ -221,20 +216,20 @@ impl Framed {
     }
 
     fn num_leading_blanks(&self) -> usize {
-        self.buffer[self.position..].bytes().take_while(|byte| is_blank(*byte)).count()
+        self.window.rest().bytes().take_while(|byte| is_blank(*byte)).count()
     }
 
     /// Blanks between messages wait in the lane, so that they are read once.
     fn put_blanks_aside(&mut self) {
         let len = self.num_leading_blanks();
         if len > 0 {
-            self.say(Lane::Gap, self.position + len);
+            self.say(Lane::Gap, self.window.position + len);
         }
     }
 
     fn read_first(&mut self, end: bool) -> bool {
         self.put_blanks_aside();
-        if self.position == self.buffer.len() && !end {
+        if self.window.is_read() && !end {
             return false;
         }
         match self.seen(0, self.rules.starts, end) {
@@ -243,7 +238,7 @@ impl Framed {
             Seen::Nothing => match self.begins_header(end) {
                 None => return false,
                 Some(true) => {
-                    let start = self.position;
+                    let start = self.window.position;
                     self.state = State::Header { start, marker_len: 0, back_to: Lane::Gap };
                 }
                 Some(false) => self.state = State::Gap,
@@ -254,7 +249,7 @@ impl Framed {
 
     /// None: more text must show it.
     fn begins_header(&self, end: bool) -> Option<bool> {
-        let rest = &self.buffer[self.position..];
+        let rest = self.window.rest();
         if self.rules.in_prompt.iter().any(|begin| rest.starts_with(begin)) {
             return Some(!rest.is_empty());
         }
@@ -264,13 +259,13 @@ impl Framed {
 
     fn read_gap(&mut self, end: bool) -> bool {
         self.put_blanks_aside();
-        if self.position == self.buffer.len() {
+        if self.window.is_read() {
             return false;
         }
         match self.seen(0, self.rules.between, end) {
             Seen::Begins => return false,
             Seen::Marker(marker) => {
-                self.position += marker.len();
+                self.window.position += marker.len();
                 self.markup();
                 return true;
             }
@@ -280,9 +275,9 @@ impl Framed {
             Seen::Begins => false,
             Seen::Marker(marker) => {
                 self.content.part();
-                let start = self.position;
+                let start = self.window.position;
                 let marker_len = marker.len();
-                self.position += marker_len;
+                self.window.position += marker_len;
                 self.state = State::Header { start, marker_len, back_to: Lane::Gap };
                 true
             }
@@ -297,18 +292,18 @@ impl Framed {
     fn read_header(&mut self, start: usize, marker_len: usize, back_to: Lane, end: bool) -> bool {
         let header_start = start + marker_len;
         // What was searched before is searched again: a header is short.
-        self.position = header_start;
+        self.window.position = header_start;
         let found = self.find(self.rules.bodies, end);
         let ends_before = self.find(self.rules.ends, end);
-        let limit = found.map_or(self.buffer.len() - header_start, |(at, _)| at);
+        let limit = found.map_or(self.window.len() - header_start, |(at, _)| at);
         let is_over =
             limit > MAX_HEADER_BYTES || matches!(ends_before, Some((at, Some(_))) if at < limit);
         match found {
             Some((at, Some(body))) if !is_over => {
-                let text = &self.buffer[header_start..header_start + at];
+                let text = &self.window.text()[header_start..header_start + at];
                 let header = Header { text, body, request: &self.request };
                 let route = self.allowed((self.rules.route)(&header));
-                self.position = header_start + at + body.len();
+                self.window.position = header_start + at + body.len();
                 self.begin_body(route, start, marker_len, back_to);
                 true
             }
@@ -317,7 +312,7 @@ impl Framed {
                 true
             }
             _ => {
-                self.position = self.buffer.len();
+                self.window.position = self.window.len();
                 false
             }
         }
@@ -357,28 +352,20 @@ impl Framed {
     }
 
     fn read_text(&mut self, lane: Lane, end: bool) -> bool {
-        let mut markers: Vec<&'static str> = Vec::new();
-        if lane == Lane::Gap || self.rules.starts_end_bodies {
-            markers.extend(self.rules.starts);
-        }
-        if lane == Lane::Gap {
-            markers.extend(self.rules.between);
-        } else {
-            markers.extend(self.rules.ends);
-        }
-        match self.find(&markers, end) {
+        let markers = if lane == Lane::Gap { &self.in_gap } else { &self.in_text };
+        match self.find(markers, end) {
             None => {
-                self.say(lane, self.buffer.len());
+                self.say(lane, self.window.len());
                 false
             }
             Some((at, None)) => {
-                self.say(lane, self.position + at);
+                self.say(lane, self.window.position + at);
                 false
             }
             Some((at, Some(marker))) => {
-                self.say(lane, self.position + at);
-                let start = self.position;
-                self.position += marker.len();
+                self.say(lane, self.window.position + at);
+                let start = self.window.position;
+                self.window.position += marker.len();
                 if self.rules.starts.contains(&marker) {
                     let marker_len = marker.len();
                     self.state = State::Header { start, marker_len, back_to: lane };
@@ -399,7 +386,7 @@ impl Framed {
     fn read_body(&mut self, end: bool) -> bool {
         let State::Body(attempt) = &mut self.state else { return false };
         let mark = self.out.mark();
-        let text = &self.buffer[self.position..];
+        let text = self.window.rest();
         let text_len = text.len();
         let step = attempt.reader.read(text, end, &mut Call(&mut self.out, &self.request));
         if self.out.num_calls > mark.num_calls && !attempt.is_committed {
@@ -416,15 +403,15 @@ impl Framed {
         let (start, marker_len) = (attempt.start, attempt.marker_len);
         match step {
             Step::More(len) if !end => {
-                self.position += len.min(text_len);
+                self.window.position += len.min(text_len);
                 return false;
             }
             Step::More(_) if attempt.is_committed => {
-                self.position += text_len;
+                self.window.position += text_len;
                 self.state = State::BehindCall;
             }
             Step::Done(len) | Step::Closed(len) if attempt.is_committed => {
-                self.position += len.min(text_len);
+                self.window.position += len.min(text_len);
                 self.state = State::BehindCall;
             }
             Step::Fail if attempt.is_committed => self.state = State::BehindCall,
@@ -435,14 +422,14 @@ impl Framed {
 
     /// Blanks and the end of the message are framing; then comes the next one.
     fn read_behind_call(&mut self, end: bool) -> bool {
-        self.position += self.num_leading_blanks();
-        if self.position == self.buffer.len() {
+        self.window.position += self.num_leading_blanks();
+        if self.window.is_read() {
             return false;
         }
         match self.seen(0, self.rules.ends, end) {
             Seen::Begins => return false,
             Seen::Marker(marker) => {
-                self.position += marker.len();
+                self.window.position += marker.len();
                 self.end_message();
             }
             Seen::Nothing => self.end_message(),
@@ -452,38 +439,33 @@ impl Framed {
 
     /// What was held is text, its marker for certain; scanning goes on behind that.
     fn give_back(&mut self, start: usize, marker_len: usize, back_to: Lane) {
-        self.position = start;
+        self.window.position = start;
         self.state = State::Text(back_to);
         self.say(back_to, start + marker_len);
     }
 
     fn say(&mut self, lane: Lane, to: usize) {
-        let text = &self.buffer[self.position..to];
+        let text = &self.window.text()[self.window.position..to];
         match lane {
             Lane::Reasoning => self.reasoning.text(text, &mut self.out),
             Lane::Gap | Lane::Content => self.content.text(text, &mut self.out),
         }
         let (body, tail) = split_tail(text);
         self.num_blanks = if body.is_empty() { self.num_blanks } else { 0 } + tail.len();
-        self.position = to;
+        self.window.position = to;
     }
 
     fn reply(&mut self) -> Reply {
         let keep_from = match &self.state {
             State::Header { start, .. } => *start,
             State::Body(attempt) if !attempt.is_committed => attempt.start,
-            _ => self.position,
+            _ => self.window.position,
         };
-        self.buffer.drain(..keep_from);
-        self.position -= keep_from;
-        self.base += keep_from as u64;
+        self.window.forget(keep_from);
         if let State::Header { start, .. } | State::Body(Attempt { start, .. }) = &mut self.state {
             *start = 0;
         }
-        while self.tokens.front().is_some_and(|(start, _)| *start < self.base) {
-            self.tokens.pop_front();
-        }
-        let held = self.buffer.len() + self.num_blanks;
+        let held = self.window.len() + self.num_blanks;
         let watch = match self.state {
             _ if held > 0 => None,
             State::Text(Lane::Content) if self.content.is_settled() => Some(Channel::Content),
@@ -496,12 +478,7 @@ impl Framed {
 
 impl Session for Framed {
     fn push(&mut self, text: &str, specials: &[Special], skipped: u32) -> Reply {
-        self.base += u64::from(skipped); // only where nothing was held: offsets stay true
-        let start = self.base + self.buffer.len() as u64;
-        for special in specials {
-            self.tokens.push_back((start + u64::from(special.start), special.len));
-        }
-        self.buffer.push_str(text);
+        self.window.push(text, specials, skipped);
         self.run(false);
         self.reply()
     }

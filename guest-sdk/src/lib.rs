@@ -42,6 +42,7 @@ mod tagged;
 mod tags;
 mod tree;
 mod typing;
+mod window;
 mod words;
 pub mod writer;
 
