@@ -67,6 +67,7 @@ const ONLY_IN: &[(&str, &[&str])] = &[
     ("toktrie", &["tenon-grammar"]),
     ("llguidance", &["tenon-grammar"]),
     ("minijinja", &["tenon-chat"]),
+    ("talc", &["tenon-guest"]),
     ("wit-bindgen", &["tenon-guest"]),
     ("clap", &["tenon"]),
     ("pulp", &["tenon-runner"]),
