@@ -203,6 +203,20 @@ impl Family {
         }
     }
 
+    /// The suffix of a vocabulary's markers, with its colon: of those that may have one.
+    pub(crate) fn suffix_in<'a>(&self, added_tokens: &'a [String]) -> &'a str {
+        let Some(calls) = self.calls.filter(|_| self.suffixed) else { return "" };
+        let markers = calls.strict_openers();
+        let heads = markers.iter().filter_map(|marker| marker.strip_suffix('>'));
+        let suffix_of = |head: &'static str| {
+            let mut suffixes = added_tokens.iter().filter_map(|token| {
+                token.strip_prefix(head)?.strip_suffix('>').filter(|rest| rest.starts_with(':'))
+            });
+            suffixes.next()
+        };
+        heads.filter_map(suffix_of).next().unwrap_or_default()
+    }
+
     /// What can matter behind the first non-blank of a channel; the engine asks to be left alone
     /// only there.
     fn triggers(&self) -> Vec<Trigger> {

@@ -48,9 +48,8 @@ pub struct CallGrammar {
     pub between: Option<&'static str>,
     /// Behind all calls. Leave out a token that ends the model's turn.
     pub closer: &'static str,
-    /// What shows in free text that calls begin: `OPENER CALL` begin with it, and it holds at most
-    /// one added token, in front. Empty: calls stand at the message start, and what begins with
-    /// their first character is one.
+    /// What shows in free text that calls begin: `OPENER CALL` begin with it. Empty: calls stand at
+    /// the message start, and what begins with their first character is one.
     pub trigger: &'static str,
     /// What may stand in front of calls that are required, any number of times: free text between
     /// these two.
@@ -77,9 +76,19 @@ impl CallGrammar {
     /// # Errors
     /// Words for a 400: a named tool that is not among the tools; a name or a schema that the
     /// format cannot hold.
-    #[inline(never)]
     pub fn build(
         &self,
+        model: &ModelInfo,
+        request: &RequestInfo,
+    ) -> Result<Option<Grammar>, String> {
+        self.build_suffixed("", model, request)
+    }
+
+    /// The same with this in front of each `>` of the templates, which all end markers.
+    #[inline(never)]
+    pub(crate) fn build_suffixed(
+        &self,
+        suffix: &str,
         model: &ModelInfo,
         request: &RequestInfo,
     ) -> Result<Option<Grammar>, String> {
@@ -88,7 +97,7 @@ impl CallGrammar {
             ToolChoice::Auto if request.parallel && !request.strict => return Ok(None),
             choice => choice == ToolChoice::Auto,
         };
-        let mut rules = Rules::new(&model.added_tokens);
+        let mut rules = Rules::new(&model.added_tokens, suffix);
         // What of the first call the trigger has written already.
         let written = if is_auto { self.trigger } else { "" };
         let (opener, head) = match self.opener.strip_prefix(written) {
@@ -105,13 +114,13 @@ impl CallGrammar {
         }
         put(&mut start, &[" ", &rules.text(self.closer)]);
         let starts = match is_auto && !self.trigger.is_empty() {
-            true => Starts::After(vec![self.trigger.into()]),
+            true => Starts::After(vec![rules.suffixed(self.trigger)]),
             false => Starts::AtOnce,
         };
         if is_auto && self.trigger.is_empty() {
             put(&mut start, &[" | ", &self.free(&mut rules)]);
         } else if let (false, Some([begin, end])) = (is_auto, self.lead) {
-            let lead = rules.text_up_to("/(.|\\n)*/", end, end);
+            let lead = rules.text_up_to("/(.|\\n)*/", end, &[end]);
             start = joined(&["(", &rules.text(begin), " ", &lead, ")* ", &start]);
         }
         Ok(Some(Grammar { dialect: DIALECT.into(), lark: rules.finish(&start), starts }))

@@ -50,7 +50,9 @@ impl<T: Declared> Parser for T {
 
     fn constraint(model: &ModelInfo, request: &RequestInfo) -> Result<Option<Grammar>, String> {
         match T::FAMILY.grammar {
-            Some(grammar) => grammar.build(model, request),
+            Some(grammar) => {
+                grammar.build_suffixed(T::FAMILY.suffix_in(&model.added_tokens), model, request)
+            }
             None => Ok(None),
         }
     }

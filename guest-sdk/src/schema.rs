@@ -46,7 +46,8 @@ impl Types {
         self == Types::UNKNOWN || self == Types::STRING
     }
 
-    fn or(self, other: Types) -> Types {
+    /// Of either.
+    pub(crate) fn or(self, other: Types) -> Types {
         Types(self.0 | other.0)
     }
 

@@ -6,7 +6,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::rules::{Hole, Rules};
-use super::schema::{Schema, unquoted};
+use super::schema::{NO_JSON, Schema, unquoted};
 use crate::json::quoted;
 
 const ANY_KEY: &str = "/[A-Za-z_][A-Za-z0-9_]*/";
@@ -24,16 +24,35 @@ pub fn keywords(rules: &mut Rules<'_>, schema: &Schema<'_>) -> Result<String, St
     };
     let mut items = Vec::new();
     for property in &properties {
-        let schema = property.schema.resolved()?;
-        let value = match (schema.word("type"), schema.values()) {
-            (Some("boolean"), None) => "(\"True\" | \"False\")".into(),
-            (Some("null"), None) => "\"None\"".into(),
-            _ => schema.json(),
-        };
+        let value = keyword_value(rules, property.schema)?;
         let key = rules.fill("$K=", &[("$K", Hole::Text(property.key))]);
         items.push((property.is_required, key + &value));
     }
     Ok(chain(rules, &items, "\", \""))
+}
+
+/// JSON, but for a flag or `None`.
+fn keyword_value(rules: &mut Rules<'_>, schema: Schema<'_>) -> Result<String, String> {
+    let schema = schema.resolved()?;
+    if schema.keyword("enum").is_some() || schema.keyword("const").is_some() {
+        return Ok(schema.json());
+    }
+    let mut ways = Vec::new();
+    let Ok(options) = schema.options() else { return Ok(schema.json()) };
+    for option in options.iter().flatten() {
+        ways.push(keyword_value(rules, *option)?);
+    }
+    for name in if options.is_none() { schema.types() } else { Vec::new() } {
+        ways.push(match name {
+            "boolean" => "(\"True\" | \"False\")".into(),
+            "null" => "\"None\"".into(),
+            _ => schema.json_of(name),
+        });
+    }
+    match ways.is_empty() {
+        true => Ok(schema.json()),
+        false => Ok(rules.add(&ways.join(" | "))),
+    }
 }
 
 /// `a:1,b:"x",c:{d:[true]}` with `quote` around strings, which have no escapes. Without the braces
@@ -43,34 +62,70 @@ pub fn bare(
     schema: &Schema<'_>,
     quote: &'static str,
 ) -> Result<String, String> {
+    bare_members(rules, schema, quote, false)
+}
+
+/// The same for a parser to which a string at the top is another value if the schema admits one.
+pub fn typed_bare(
+    rules: &mut Rules<'_>,
+    schema: &Schema<'_>,
+    quote: &'static str,
+) -> Result<String, String> {
+    bare_members(rules, schema, quote, true)
+}
+
+fn bare_members(
+    rules: &mut Rules<'_>,
+    schema: &Schema<'_>,
+    quote: &'static str,
+    is_typed: bool,
+) -> Result<String, String> {
     let Some(properties) = schema.properties("-.")? else {
         let any = any_bare(rules, schema, quote);
         return Ok(many(ANY_KEY, &(String::from("\":\" ") + &any), "\",\""));
     };
     let mut items = Vec::new();
     for property in &properties {
-        let value = bare_value(rules, property.schema, quote)?;
+        let is_mixed = is_typed && admits_others(property.schema)?;
+        let no_text = if is_mixed { NO_JSON } else { "" };
+        let value = bare_value(rules, property.schema, quote, no_text)?;
         let key = rules.fill("$K:", &[("$K", Hole::Text(property.key))]);
         items.push((property.is_required, key + &value));
     }
     Ok(chain(rules, &items, "\",\""))
 }
 
+/// May it be neither a string nor `null`?
+fn admits_others(schema: Schema<'_>) -> Result<bool, String> {
+    let schema = schema.resolved()?;
+    for option in schema.options()?.into_iter().flatten() {
+        if admits_others(option)? {
+            return Ok(true);
+        }
+    }
+    Ok(schema.types().iter().any(|name| !matches!(*name, "string" | "null")))
+}
+
+/// `no_text`: what no string is, for the end of a regular expression.
 fn bare_value(
     rules: &mut Rules<'_>,
     schema: Schema<'_>,
     quote: &'static str,
+    no_text: &str,
 ) -> Result<String, String> {
     let schema = schema.resolved()?;
     let mut ways = Vec::new();
     if let Some(options) = schema.options()? {
         for option in options {
-            ways.push(bare_value(rules, option, quote)?);
+            ways.push(bare_value(rules, option, quote, no_text)?);
         }
-    } else if let Some(listed) = schema.values() {
+    } else if let Some(listed) = schema.values()? {
         for value in listed {
             ways.push(match unquoted(value) {
                 Some(word) => {
+                    if word.contains(quote) {
+                        return Err(schema.refused("enum"));
+                    }
                     let word = rules.fill("$V", &[("$V", Hole::Text(&word))]);
                     rules.text(quote) + &word + &rules.text(quote)
                 }
@@ -86,8 +141,8 @@ fn bare_value(
         for name in types {
             ways.push(match name {
                 "string" => {
-                    let text = schema.text_regex()?;
-                    rules.text(quote) + &rules.text_up_to(&text, quote, quote)
+                    let text = schema.text_regex()? + no_text;
+                    rules.text(quote) + &rules.text_up_to(&text, quote, &[quote])
                 }
                 "object" => ["\"{\" ", &bare(rules, &schema, quote)?, " \"}\""].concat(),
                 "array" => bare_list(rules, &schema, quote)?,
@@ -109,7 +164,7 @@ fn bare_list(
         }
     }
     let item = match schema.keyword("items") {
-        Some(items) => bare_value(rules, schema.at(items), quote)?,
+        Some(items) => bare_value(rules, schema.at(items), quote, "")?,
         None => any_bare(rules, schema, quote),
     };
     Ok(["\"[\" ", &many("", &item, "\",\""), " \"]\""].concat())
@@ -119,7 +174,7 @@ fn bare_list(
 fn any_bare(rules: &mut Rules<'_>, schema: &Schema<'_>, quote: &'static str) -> String {
     const NAME: &str = "any_value";
     if rules.is_new(NAME) {
-        let text = rules.text(quote) + &rules.text_up_to("/(.|\\n)*/", quote, quote);
+        let text = rules.text(quote) + &rules.text_up_to("/(.|\\n)*/", quote, &[quote]);
         let list = many("", NAME, "\",\"");
         let object = many(ANY_KEY, "\":\" any_value", "\",\"");
         let scalar = schema.json_scalar();

@@ -23,11 +23,18 @@ pub struct Rules<'a> {
     /// Rules with names of the author's.
     named: Vec<&'static str>,
     tokens: &'a [String],
+    /// In front of the `>` of each marker.
+    suffix: &'a str,
 }
 
 impl<'a> Rules<'a> {
-    pub(super) fn new(tokens: &'a [String]) -> Self {
-        Rules { lark: String::new(), num_names: 0, named: Vec::new(), tokens }
+    pub(super) fn new(tokens: &'a [String], suffix: &'a str) -> Self {
+        Rules { lark: String::new(), num_names: 0, named: Vec::new(), tokens, suffix }
+    }
+
+    /// The text with the suffix that all markers of the vocabulary share.
+    pub(super) fn suffixed(&self, text: &str) -> String {
+        text.replace('>', &joined(&[self.suffix, ">"]))
     }
 
     /// Adds a rule and gives its name.
@@ -40,6 +47,16 @@ impl<'a> Rules<'a> {
     #[inline(never)]
     pub fn terminal(&mut self, body: &str) -> String {
         self.define("T", "", body)
+    }
+
+    /// The name of whatever bytes there are: unlike `(.|\\n)*` it costs nothing to follow.
+    #[inline(never)]
+    pub(super) fn any_bytes(&mut self) -> String {
+        const NAME: &str = "ANY_BYTES";
+        if self.is_new(NAME) {
+            self.named(NAME, "~/[a&&b]/");
+        }
+        NAME.into()
     }
 
     /// Is there no rule of that name yet? There is from now on: go on with [`Rules::named`].
@@ -65,6 +82,11 @@ impl<'a> Rules<'a> {
     /// The text of `template`, whose holes are `$` and a word.
     #[inline(never)]
     pub fn fill(&self, template: &str, holes: &[(&str, Hole<'_>)]) -> String {
+        self.filled(&self.suffixed(template), holes)
+    }
+
+    #[inline(never)]
+    fn filled(&self, template: &str, holes: &[(&str, Hole<'_>)]) -> String {
         let (mut out, mut plain, mut rest) = (String::new(), String::new(), template);
         while let Some(next) = rest.chars().next() {
             let hole = holes.iter().find(|(name, _)| rest.starts_with(*name));
@@ -96,24 +118,38 @@ impl<'a> Rules<'a> {
         out
     }
 
-    /// What `regex` matches, up to `end` and with it; `closer`, a part of `end`, is not in it.
+    /// What `regex` matches, up to `end` and with it. None of `closers` is in it: one of these is a
+    /// part of `end`. A newline in front of a closer: it is in no line's beginning.
     #[inline(never)]
-    pub fn text_up_to(&mut self, regex: &str, end: &str, closer: &str) -> String {
-        let mut body = joined(&[regex, " & ~/(.|\\n)*"]);
-        for c in closer.chars() {
-            escape_regex(c, &mut body);
+    pub fn text_up_to(&mut self, regex: &str, end: &str, closers: &[&str]) -> String {
+        // One expression for all: what it costs to follow several at a time is a product.
+        let any = self.any_bytes();
+        let (mut anywhere, mut at_line) = (String::new(), String::new());
+        for closer in closers {
+            let closer = self.suffixed(closer);
+            if let Some(text) = closer.strip_prefix('\n') {
+                put(&mut at_line, &[" | ", &quoted(text), " ", &any]);
+            }
+            let between = if anywhere.is_empty() { "" } else { " | " };
+            put(&mut anywhere, &[between, &quoted(&closer)]);
         }
-        body.push_str("(.|\\n)*/");
-        let value = self.terminal(&body);
-        if self.token_at(end).is_some() {
-            return joined(&[&value, " ", &self.text(end)]);
+        let refused = self.terminal(&joined(&[&any, " (", &anywhere, ") ", &any, &at_line]));
+        let value = self.terminal(&joined(&[regex, " & ~", &refused]));
+        let end = self.suffixed(end);
+        let token_at =
+            |at: &usize| end.is_char_boundary(*at) && self.token_at(&end[*at..]).is_some();
+        let Some(len) = (0..end.len()).find(token_at) else {
+            // Texts: the two are one lexeme, or the first would take the beginning of the second.
+            return self.define("r", "[lazy]", &joined(&[&value, " ", &quoted(&end)]));
+        };
+        let (text, rest) = end.split_at(len);
+        let rest = self.filled(rest, &[]);
+        if text.is_empty() {
+            return joined(&[&value, " ", &rest]);
         }
-        // Texts: the two are one lexeme, or the first would take the beginning of the second.
-        let len = (0..end.len())
-            .find(|&at| end.is_char_boundary(at) && self.token_at(&end[at..]).is_some());
-        let (text, rest) = end.split_at(len.unwrap_or(end.len()));
-        let lazy = self.define("r", "[lazy]", &joined(&[&value, " ", &quoted(text)]));
-        if rest.is_empty() { lazy } else { joined(&[&lazy, " ", &self.text(rest)]) }
+        // No text has the token, so it ends in front of it and may have `text` elsewhere, too.
+        let value = self.terminal(&joined(&[&value, " ", &quoted(text)]));
+        joined(&[&value, " ", &rest])
     }
 
     /// The grammar whose outputs are `start`.

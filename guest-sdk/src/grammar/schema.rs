@@ -11,6 +11,11 @@ use crate::document::Document;
 /// How deep schemas may nest, and references be followed, where a format writes each part itself.
 const MAX_DEPTH: u32 = 16;
 
+/// Texts that a parser would take for other values than strings, where these are allowed, too. Not
+/// even as a beginning: a text that goes on would win over the value that ends.
+pub(super) const NO_JSON: &str = " & ~(/[ \\t\\r\\n]*(-?[0-9]|[\\[\\{]|\
+    [tT][rR][uU][eE]|[fF][aA][lL][sS][eE]|null|None)/ ANY_BYTES)";
+
 /// A schema within a tool's parameters.
 #[derive(Debug, Clone, Copy)]
 pub struct Schema<'a> {
@@ -59,8 +64,11 @@ impl<'a> Schema<'a> {
     pub fn resolved(self) -> Result<Schema<'a>, String> {
         let mut at = self;
         for _ in self.depth..MAX_DEPTH {
+            if at.text == "false" {
+                return Err(at.refused("false"));
+            }
             let Some(reference) = at.word("$ref") else { return Ok(at) };
-            at.has_only("$ref")?;
+            at.asks_only(&["$ref"])?;
             let found = reference.strip_prefix("#/").and_then(|path| {
                 path.split('/').try_fold(self.root, |text, part| member(text, part))
             });
@@ -71,11 +79,24 @@ impl<'a> Schema<'a> {
     }
 
     /// The values that it lists, as they are written: an `enum` or a `const`.
+    ///
+    /// # Errors
+    /// When a listed value needs to fit anything besides but a type, or none is of that type.
     #[inline(never)]
-    pub fn values(&self) -> Option<Vec<&'a str>> {
-        match (self.keyword("enum"), self.keyword("const")) {
-            (Some(list), _) => Some(elements(list)),
-            (None, value) => value.map(|value| vec![value]),
+    pub fn values(&self) -> Result<Option<Vec<&'a str>>, String> {
+        let (keyword, mut listed) = match (self.keyword("enum"), self.keyword("const")) {
+            (Some(list), _) => ("enum", elements(list)),
+            (None, Some(value)) => ("const", vec![value]),
+            (None, None) => return Ok(None),
+        };
+        self.asks_only(&["type", keyword])?;
+        if self.keyword("type").is_some() {
+            let types = self.types();
+            listed.retain(|value| types.iter().any(|name| is_of(value, name)));
+        }
+        match listed.is_empty() {
+            true => Err(self.refused(keyword)),
+            false => Ok(Some(listed)),
         }
     }
 
@@ -90,7 +111,7 @@ impl<'a> Schema<'a> {
         else {
             return Ok(None);
         };
-        self.has_only(keyword)?;
+        self.asks_only(&[keyword])?;
         let mut options = Vec::new();
         for text in elements(self.keyword(keyword).unwrap_or_default()) {
             options.push(self.at(text));
@@ -101,15 +122,25 @@ impl<'a> Schema<'a> {
         }
     }
 
-    /// It asks for this, and for nothing beside it.
+    /// It asks for these, and for nothing beside them.
     #[inline(never)]
-    fn has_only(&self, keyword: &str) -> Result<(), String> {
+    fn asks_only(&self, keywords: &[&str]) -> Result<(), String> {
         for (name, _) in members(self.text) {
-            if name != keyword && !is_annotation(name) {
+            if !keywords.contains(&name) && !is_annotation(name) {
                 return Err(self.refused(name));
             }
         }
         Ok(())
+    }
+
+    /// The same as a question.
+    pub(super) fn has_only(&self, keywords: &[&str]) -> bool {
+        members(self.text).iter().all(|(name, _)| keywords.contains(name) || is_annotation(name))
+    }
+
+    /// Is it nested deeper than that?
+    pub(super) fn is_deeper(&self, depth: u32) -> bool {
+        self.depth > depth
     }
 
     /// Its types; none: any.
@@ -273,6 +304,26 @@ impl<'a> Schema<'a> {
             "`, which calls in this model's format \
             cannot be held to; leave it out, or do without a forced or strict call",
         ])
+    }
+}
+
+/// JSON Schema's name of a value's type.
+pub(super) fn type_of(value: &str) -> &'static str {
+    match value.as_bytes().first() {
+        Some(b'"') => "string",
+        Some(b'{') => "object",
+        Some(b'[') => "array",
+        Some(b't' | b'f') => "boolean",
+        Some(b'n') => "null",
+        _ => "number",
+    }
+}
+
+/// Is a value of the type `name`? For numbers: may it be?
+fn is_of(value: &str, name: &str) -> bool {
+    match type_of(value) {
+        "number" => name == "number" || name == "integer",
+        of => of == name,
     }
 }
 

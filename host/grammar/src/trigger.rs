@@ -64,7 +64,9 @@ impl Triggers {
         let mut nodes = vec![Node::default()];
         let ends = triggers.iter().map(|t| (t, End::Starts));
         for (trigger, end) in ends.chain(never.iter().map(|t| (t, End::Never))) {
-            insert(&mut nodes, trigger, end)?;
+            for bytes in spellings(trigger, vocabulary)? {
+                insert(&mut nodes, &bytes, end);
+            }
         }
         link(&mut nodes);
         let mut this = Triggers { nodes, forbidden: Vec::new() };
@@ -152,15 +154,37 @@ enum Scan {
     Ends(End, usize),
 }
 
-fn insert(nodes: &mut Vec<Node>, trigger: &Trigger, end: End) -> Result<(), GrammarError> {
-    let len = trigger.text.len();
-    if len == 0 || len > MAX_TRIGGER_BYTES {
-        let message = format!("a trigger of `{len}` bytes; use 1 to {MAX_TRIGGER_BYTES}");
+/// How a trigger may be written: as a text, and with each added token in it as one.
+fn spellings(trigger: &Trigger, vocabulary: &Vocabulary) -> Result<Vec<Vec<u8>>, GrammarError> {
+    let text = &trigger.text;
+    if text.is_empty() || text.len() > MAX_TRIGGER_BYTES {
+        let message = format!("a trigger of `{}` bytes; use 1 to {MAX_TRIGGER_BYTES}", text.len());
         return Err(GrammarError::Invalid(message));
     }
-    let marker: &[u8] = if trigger.is_token { &[MARKER] } else { &[] };
+    let plain = text.as_bytes().to_vec();
+    if trigger.is_token {
+        return Ok(vec![[&[MARKER], &plain[..]].concat()]);
+    }
+    let mut marked = Vec::new();
+    let mut rest = &text[..];
+    while let Some(next) = rest.chars().next() {
+        let here = vocabulary.added().iter().map(|(of, _)| of.as_str());
+        let token =
+            here.filter(|of| !of.is_empty() && rest.starts_with(of)).max_by_key(|of| of.len());
+        // A marker in front of a text changes nothing: the search begins anywhere.
+        if token.is_some() && !marked.is_empty() {
+            marked.push(MARKER);
+        }
+        let len = token.map_or(next.len_utf8(), str::len);
+        marked.extend(&rest.as_bytes()[..len]);
+        rest = &rest[len..];
+    }
+    Ok(if marked == plain { vec![plain] } else { vec![plain, marked] })
+}
+
+fn insert(nodes: &mut Vec<Node>, bytes: &[u8], end: End) {
     let mut state = 0;
-    for &byte in marker.iter().chain(trigger.text.as_bytes()) {
+    for &byte in bytes {
         let known = nodes[state].children.iter().find(|(of, _)| *of == byte);
         state = match known {
             Some((_, next)) => *next as usize,
@@ -173,7 +197,6 @@ fn insert(nodes: &mut Vec<Node>, trigger: &Trigger, end: End) -> Result<(), Gram
         };
     }
     nodes[state].end = end;
-    Ok(())
 }
 
 /// Sets what each state falls back to, breadth first.

@@ -269,7 +269,7 @@ fn xml() -> Format {
             trigger: "<tool_call>",
             arguments: |rules, schema| {
                 let each = "<parameter=$KEY>\n$VALUE\n</parameter>\n";
-                Parameters { each, closer: "</parameter>" }.write(rules, schema)
+                Parameters::new(each, &["</parameter>"]).write(rules, schema)
             },
             ..CallGrammar::JSON
         },
@@ -326,7 +326,7 @@ fn tagged_parameters_with_tokens_and_flags() {
             trigger: "<tool_call>",
             arguments: |rules, schema| {
                 let each = "<arg_key>$KEY</arg_key>\n<arg_value>$VALUE</arg_value>\n";
-                Parameters { each, closer: "</arg_value>" }.write(rules, schema)
+                Parameters::new(each, &["</arg_value>"]).write(rules, schema)
             },
             ..CallGrammar::JSON
         },
@@ -363,7 +363,7 @@ fn tagged_parameters_with_tokens_and_flags() {
             arguments: |rules, schema| {
                 let each = "<｜DSML｜parameter name=\"$KEY\" string=\"$IS_TEXT\">$VALUE\
                             </｜DSML｜parameter>\n";
-                Parameters { each, closer: "</｜DSML｜parameter>" }.write(rules, schema)
+                Parameters::new(each, &["</｜DSML｜parameter>"]).write(rules, schema)
             },
             ..CallGrammar::JSON
         },
@@ -410,7 +410,7 @@ fn python_calls() {
             "[ping()]",
             "[ferry_times(harbour=\"V\\\"r\", seats=2)]",
             "[ferry_times(harbour=\"\", seats=2, warm=True, at={\"x\": 1})]",
-            "[ferry_times(harbour=\"\", seats=2, day=\"mon\", note=null, tags=[\"a\"]), ping()]",
+            "[ferry_times(harbour=\"\", seats=2, day=\"mon\", note=None, tags=[\"a\"]), ping()]",
         ],
         &[
             "ping()",

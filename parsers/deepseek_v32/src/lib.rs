@@ -7,8 +7,10 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 
+use tenon_guest::grammar::Parameters;
 use tenon_guest::{
-    CallFormat, Closing, Declared, Family, Keys, Naming, Rule, Section, TagRules, Tagged, style,
+    CallFormat, CallGrammar, Closing, Declared, Family, Keys, Naming, Rule, Section, TagRules,
+    Tagged, style,
 };
 
 /// One of them is a token each.
@@ -37,6 +39,20 @@ const GIGA_TAGS: TagRules = TagRules {
     ..TAGS
 };
 
+const GRAMMAR: CallGrammar = CallGrammar {
+    opener: "<｜DSML｜function_calls>\n",
+    call: "<｜DSML｜invoke name=\"$NAME\">\n$ARGS</｜DSML｜invoke>\n",
+    between: Some(""),
+    closer: "</｜DSML｜function_calls>",
+    trigger: "<｜DSML｜function_calls>",
+    arguments: |rules, schema| {
+        let each = "<｜DSML｜parameter name=\"$KEY\" string=\"$IS_TEXT\">$VALUE\
+                    </｜DSML｜parameter>\n";
+        Parameters::new(each, &["</｜DSML｜parameter>"]).write(rules, schema)
+    },
+    ..CallGrammar::JSON
+};
+
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// DeepSeek V3.2.
@@ -55,6 +71,7 @@ impl Declared for DeepseekV32 {
             ..CallFormat::new(TAGS.next, |opened| Box::new(Tagged::new(&TAGS, opened)))
         }),
         inner_tokens: &["｜DSML｜"],
+        grammar: Some(GRAMMAR),
         evidence: &[Rule::template(&["｜DSML｜", "function_calls"], &["DSML｜tool_calls"])],
         ..Family::named("deepseek_v32", VERSION, "<｜DSML｜function_calls>: DeepSeek V3.2")
     };
@@ -79,6 +96,12 @@ impl Declared for DeepseekV4 {
             ..CallFormat::new(TAGS.next, |opened| Box::new(Tagged::new(&V4_TAGS, opened)))
         }),
         inner_tokens: &["｜DSML｜"],
+        grammar: Some(CallGrammar {
+            opener: "<｜DSML｜tool_calls>\n",
+            closer: "</｜DSML｜tool_calls>",
+            trigger: "<｜DSML｜tool_calls>",
+            ..GRAMMAR
+        }),
         evidence: &[Rule::template(&["｜DSML｜", "tool_calls"], &["function_calls"])],
         ..Family::named("deepseek_v4", VERSION, "<｜DSML｜tool_calls>: DeepSeek V4")
     };
@@ -101,6 +124,18 @@ impl Declared for Gigachat35 {
             ..CallFormat::new(GIGA_TAGS.next, |opened| Box::new(Tagged::new(&GIGA_TAGS, opened)))
         }),
         inner_tokens: &["｜GCML｜"],
+        grammar: Some(CallGrammar {
+            opener: "<｜GCML｜tool_calls>\n",
+            call: "<｜GCML｜invoke name=\"$NAME\">\n$ARGS</｜GCML｜invoke>\n",
+            closer: "</｜GCML｜tool_calls>",
+            trigger: "<｜GCML｜tool_calls>",
+            arguments: |rules, schema| {
+                let each = "<｜GCML｜parameter name=\"$KEY\" string=\"$IS_TEXT\">$VALUE\
+                            </｜GCML｜parameter>\n";
+                Parameters::new(each, &["</｜GCML｜parameter>"]).write(rules, schema)
+            },
+            ..GRAMMAR
+        }),
         evidence: &[Rule::template(&["｜GCML｜"], &[]), Rule::vocabulary(&["｜GCML｜"])],
         ..Family::named("gigachat35", VERSION, "<｜GCML｜tool_calls>: GigaChat 3.5")
     };

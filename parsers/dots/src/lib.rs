@@ -7,9 +7,10 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 
+use tenon_guest::grammar::Parameters;
 use tenon_guest::{
-    ByFirst, CallFormat, Closing, Declared, Envelope, EnvelopeRules, Family, Keys, Naming, Rule,
-    Section, TagRules, Tagged,
+    ByFirst, CallFormat, CallGrammar, Closing, Declared, Envelope, EnvelopeRules, Family, Keys,
+    Naming, Rule, Section, TagRules, Tagged,
 };
 
 const TAGS: TagRules = TagRules {
@@ -47,6 +48,18 @@ impl Declared for Dots {
                     _ => Some(Box::new(Tagged::plain(&TAGS, true, ""))),
                 }))
             })
+        }),
+        grammar: Some(CallGrammar {
+            opener: "<dots_function_call>\n",
+            call: "<invoke name=\"$NAME\">\n$ARGS</invoke>\n",
+            between: Some(""),
+            closer: "</dots_function_call>",
+            trigger: "<dots_function_call>",
+            arguments: |rules, schema| {
+                let each = "<parameter name=\"$KEY\">$VALUE</parameter>\n";
+                Parameters::new(each, &["</parameter>"]).write(rules, schema)
+            },
+            ..CallGrammar::JSON
         }),
         evidence: &[Rule::template(&["<dots_function_call>"], &[])],
         ..Family::named(

@@ -7,7 +7,10 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 
-use tenon_guest::{BareKeys, BareKeysRules, CallFormat, Declared, Family, Rule, export_parser};
+use tenon_guest::grammar::arguments;
+use tenon_guest::{
+    BareKeys, BareKeysRules, CallFormat, CallGrammar, Declared, Family, Rule, export_parser,
+};
 
 const OPENER: &str = "<start_function_call>";
 const CLOSER: &str = "<end_function_call>";
@@ -28,6 +31,13 @@ impl Declared for FunctionGemma {
             })
         }),
         inner_tokens: &[DELIMITER],
+        grammar: Some(CallGrammar {
+            call: "<start_function_call>call:$NAME{$ARGS}<end_function_call>",
+            between: Some(""),
+            trigger: "<start_function_call>",
+            arguments: |rules, schema| arguments::typed_bare(rules, schema, DELIMITER),
+            ..CallGrammar::JSON
+        }),
         evidence: &[Rule::template(&[OPENER], &[]), Rule::vocabulary(&[OPENER, CLOSER])],
         ..Family::named(
             "functiongemma",

@@ -7,8 +7,9 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 
+use tenon_guest::grammar::arguments;
 use tenon_guest::{
-    BareKeys, BareKeysRules, CallFormat, Declared, Family, Rule, export_parser, style,
+    BareKeys, BareKeysRules, CallFormat, CallGrammar, Declared, Family, Rule, export_parser, style,
 };
 
 const OPENER: &str = "<|tool_call>";
@@ -32,6 +33,13 @@ impl Declared for Gemma4 {
             })
         }),
         inner_tokens: &[DELIMITER],
+        grammar: Some(CallGrammar {
+            call: "<|tool_call>call:$NAME{$ARGS}<tool_call|>",
+            between: Some(""),
+            trigger: "<|tool_call>",
+            arguments: |rules, schema| arguments::bare(rules, schema, DELIMITER),
+            ..CallGrammar::JSON
+        }),
         evidence: &[Rule::template(&[OPENER], &[]), Rule::vocabulary(&[OPENER, CLOSER])],
         ..Family::named(
             "gemma4",

@@ -8,8 +8,9 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 
+use tenon_guest::grammar::Parameters;
 use tenon_guest::{
-    CallFormat, Closing, Declared, Family, Keys, Naming, Rule, TagRules, Tagged, style,
+    CallFormat, CallGrammar, Closing, Declared, Family, Keys, Naming, Rule, TagRules, Tagged, style,
 };
 
 const TAGS: TagRules = TagRules {
@@ -29,6 +30,18 @@ const TAGS: TagRules = TagRules {
 const CALLS: CallFormat =
     CallFormat::new(&["<tool_call>"], |opened| Box::new(Tagged::new(&TAGS, opened)));
 
+/// Tags on lines of their own.
+const GRAMMAR: CallGrammar = CallGrammar {
+    call: "<tool_call>$NAME\n$ARGS</tool_call>",
+    between: Some("\n"),
+    trigger: "<tool_call>",
+    arguments: |rules, schema| {
+        let each = "<arg_key>$KEY</arg_key>\n<arg_value>$VALUE</arg_value>\n";
+        Parameters::new(each, &["</arg_value>"]).write(rules, schema)
+    },
+    ..CallGrammar::JSON
+};
+
 /// The tags inside of a call.
 const INNER: &[&str] = &["</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"];
 
@@ -46,6 +59,7 @@ impl Declared for Glm45 {
         reasoning: &[style::GLM45, style::GLM47, style::DEEPSEEK_R1],
         calls: Some(&CALLS),
         inner_tokens: INNER,
+        grammar: Some(GRAMMAR),
         evidence: &[Rule::template(&["<tool_call>", "<arg_key>"], OTHERS)],
         ..Family::named("glm45", VERSION, "<arg_key> pairs in <tool_call> tags: GLM 4.5, 4.6")
     };
@@ -62,6 +76,15 @@ impl Declared for Glm47 {
         reasoning: &[style::GLM47, style::GLM45, style::DEEPSEEK_R1],
         calls: Some(&CALLS),
         inner_tokens: INNER,
+        grammar: Some(CallGrammar {
+            call: "<tool_call>$NAME$ARGS</tool_call>",
+            between: Some(""),
+            arguments: |rules, schema| {
+                let each = "<arg_key>$KEY</arg_key><arg_value>$VALUE</arg_value>";
+                Parameters::new(each, &["</arg_value>"]).write(rules, schema)
+            },
+            ..GRAMMAR
+        }),
         evidence: &[Rule::template(
             &["<tool_call>{function-name}<arg_key>"],
             &["<available_tools>"],
@@ -82,6 +105,7 @@ impl Declared for PoolsideV1 {
         reasoning: &[style::POOLSIDE_V1],
         calls: Some(&CALLS),
         inner_tokens: INNER,
+        grammar: Some(GRAMMAR),
         evidence: &[Rule::template(&["<available_tools>", "<arg_key>"], &[])],
         ..Family::named("poolside_v1", VERSION, "<arg_key> pairs in <tool_call> tags: Laguna")
     };
@@ -98,6 +122,7 @@ impl Declared for Ling3 {
         reasoning: &[style::QWEN3],
         calls: Some(&CALLS),
         inner_tokens: INNER,
+        grammar: Some(GRAMMAR),
         ..Family::named("ling3", VERSION, "<arg_key> pairs in <tool_call> tags: Ling 3")
     };
 }
@@ -113,6 +138,7 @@ impl Declared for Spark25 {
         reasoning: &[style::QWEN3],
         calls: Some(&CALLS),
         inner_tokens: INNER,
+        grammar: Some(GRAMMAR),
         ..Family::named("spark25", VERSION, "<arg_key> pairs in <tool_call> tags: Spark 2.5")
     };
 }

@@ -7,8 +7,10 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 
+use tenon_guest::grammar::Parameters;
 use tenon_guest::{
-    CallFormat, Closing, Declared, Family, Keys, Naming, Rule, Section, TagRules, Tagged, style,
+    CallFormat, CallGrammar, Closing, Declared, Family, Keys, Naming, Rule, Section, TagRules,
+    Tagged, style,
 };
 
 const TAGS: TagRules = TagRules {
@@ -49,6 +51,18 @@ impl Declared for HyV3 {
             "<arg_value>",
             "</arg_value>",
         ],
+        grammar: Some(CallGrammar {
+            opener: "<tool_calls>\n",
+            call: "<tool_call>$NAME<tool_sep>\n$ARGS</tool_call>\n",
+            between: Some(""),
+            closer: "</tool_calls>",
+            trigger: "<tool_calls>",
+            arguments: |rules, schema| {
+                let each = "<arg_key>$KEY</arg_key>\n<arg_value>$VALUE</arg_value>\n";
+                Parameters::new(each, &["</arg_value>"]).write(rules, schema)
+            },
+            ..CallGrammar::JSON
+        }),
         evidence: &[
             Rule::template(&["<tool_calls", "<tool_sep", "<arg_key"], &[]),
             Rule::vocabulary(&["<tool_calls>", "<tool_sep>", "<arg_key>"]),

@@ -7,9 +7,10 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 
+use tenon_guest::grammar::Parameters;
 use tenon_guest::{
-    ByFirst, CallFormat, Closing, Declared, Envelope, EnvelopeRules, Family, Keys, Naming, Rule,
-    Section, TagRules, Tagged, style,
+    ByFirst, CallFormat, CallGrammar, Closing, Declared, Envelope, EnvelopeRules, Family, Keys,
+    Naming, Rule, Section, TagRules, Tagged, style,
 };
 
 const OPENER: &str = "<ifm|tool_call>";
@@ -66,6 +67,19 @@ impl Declared for K2Horizon {
             "<ifm|arg_value>",
             "</ifm|arg_value>",
         ],
+        grammar: Some(CallGrammar {
+            opener: "<ifm|tool_calls>\n",
+            call: "<ifm|tool_call>$NAME\n$ARGS</ifm|tool_call>\n",
+            between: Some(""),
+            closer: SECTION_CLOSER,
+            trigger: "<ifm|tool_calls>",
+            arguments: |rules, schema| {
+                let each = "<ifm|arg_key>$KEY</ifm|arg_key>\n\
+                            <ifm|arg_value>$VALUE</ifm|arg_value>\n";
+                Parameters::new(each, &["</ifm|arg_value>"]).write(rules, schema)
+            },
+            ..CallGrammar::JSON
+        }),
         evidence: &[
             Rule::template(&["<ifm|tool_call"], &[]),
             Rule::vocabulary(&["<ifm|tool_calls>", "<ifm|tool_call>"]),

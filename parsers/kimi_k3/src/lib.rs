@@ -9,8 +9,9 @@ use alloc::boxed::Box;
 
 mod xtml;
 
+use tenon_guest::grammar::Parameters;
 use tenon_guest::{
-    AtCall, CallFormat, Declared, Family, Frame, Rule, Section, Style, export_parser,
+    AtCall, CallFormat, CallGrammar, Declared, Family, Frame, Rule, Section, Style, export_parser,
 };
 use xtml::Xtml;
 
@@ -49,6 +50,19 @@ impl Declared for KimiK3 {
             ..CallFormat::new(&["<|open|>call"], |_| Box::new(Xtml::default()))
         }),
         inner_tokens: &["<|open|>", "<|close|>", "<|sep|>"],
+        grammar: Some(CallGrammar {
+            opener: "<|open|>tools<|sep|>",
+            call: "<|open|>call tool=\"$NAME\" index=\"$N\"<|sep|>$ARGS<|close|>call<|sep|>",
+            between: Some(""),
+            closer: "<|close|>tools<|sep|>",
+            trigger: "<|open|>tools<|sep|>",
+            arguments: |rules, schema| {
+                let each = "<|open|>argument key=\"$KEY\" type=\"$TYPE\"<|sep|>$VALUE\
+                            <|close|>argument<|sep|>";
+                Parameters::new(each, &["<|close|>argument<|sep|>"]).write(rules, schema)
+            },
+            ..CallGrammar::JSON
+        }),
         evidence: &[
             Rule::template(&["<|open|>", "<|close|>", "<|sep|>"], &[]),
             Rule::vocabulary(&["<|open|>", "<|close|>", "<|sep|>"]),

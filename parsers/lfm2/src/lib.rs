@@ -8,8 +8,8 @@ extern crate alloc;
 use alloc::boxed::Box;
 
 use tenon_guest::{
-    Call, CallFormat, CallReader, Declared, Envelope, EnvelopeRules, Family, Python, PythonRules,
-    Rule, Step, export_parser, is_blank, style,
+    Call, CallFormat, CallGrammar, CallReader, Declared, Envelope, EnvelopeRules, Family, Python,
+    PythonRules, Rule, Step, export_parser, is_blank, style,
 };
 
 const OPENER: &str = "<|tool_call_start|>";
@@ -29,6 +29,14 @@ impl Declared for Lfm2 {
                 OPENER => Box::new(Either::default()),
                 _ => Box::new(json()),
             })
+        }),
+        grammar: Some(CallGrammar {
+            opener: "<|tool_call_start|>[",
+            call: "{\"name\": $QNAME, \"arguments\": $ARGS}",
+            between: Some(", "),
+            closer: "]<|tool_call_end|>",
+            trigger: "<|tool_call_start|>",
+            ..CallGrammar::JSON
         }),
         evidence: &[Rule::template(&[OPENER], &[]), Rule::vocabulary(&[OPENER, CLOSER])],
         ..Family::named(

@@ -7,9 +7,10 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 
+use tenon_guest::grammar::Parameters;
 use tenon_guest::{
-    ByFirst, CallFormat, Closing, Declared, Envelope, EnvelopeRules, Family, Keys, Naming, Rule,
-    TagRules, Tagged, style,
+    ByFirst, CallFormat, CallGrammar, Closing, Declared, Envelope, EnvelopeRules, Family, Keys,
+    Naming, Rule, TagRules, Tagged, style,
 };
 
 const OPENER: &str = "<longcat_tool_call>";
@@ -54,6 +55,17 @@ impl Declared for Longcat {
             "<longcat_arg_value>",
             "</longcat_arg_value>",
         ],
+        grammar: Some(CallGrammar {
+            call: "<longcat_tool_call>$NAME\n$ARGS</longcat_tool_call>",
+            between: Some(""),
+            trigger: OPENER,
+            arguments: |rules, schema| {
+                let each = "<longcat_arg_key>$KEY</longcat_arg_key>\n\
+                            <longcat_arg_value>$VALUE</longcat_arg_value>\n";
+                Parameters::new(each, &["</longcat_arg_value>"]).write(rules, schema)
+            },
+            ..CallGrammar::JSON
+        }),
         evidence: &[Rule::template(&[OPENER], &[]), Rule::vocabulary(&[OPENER, CLOSER])],
         ..Family::named(
             "longcat",

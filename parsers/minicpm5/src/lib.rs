@@ -7,8 +7,9 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 
+use tenon_guest::grammar::Parameters;
 use tenon_guest::{
-    CallFormat, Closing, Declared, Family, Keys, Naming, Rule, TagRules, Tagged, style,
+    CallFormat, CallGrammar, Closing, Declared, Family, Keys, Naming, Rule, TagRules, Tagged, style,
 };
 
 const TAGS: TagRules = TagRules {
@@ -32,6 +33,17 @@ impl Declared for Minicpm5 {
     const FAMILY: &'static Family = &Family {
         reasoning: &[style::QWEN3],
         calls: Some(&CallFormat::new(TAGS.next, |opened| Box::new(Tagged::new(&TAGS, opened)))),
+        grammar: Some(CallGrammar {
+            call: "<function name=\"$NAME\">$ARGS</function>",
+            between: Some(""),
+            trigger: "<function name=",
+            arguments: |rules, schema| {
+                // Any text but the section's end: bare values could begin with a section's begin.
+                let each = "<param name=\"$KEY\"><![CDATA[$VALUE]]></param>";
+                Parameters::new(each, &["]]>"]).write(rules, schema)
+            },
+            ..CallGrammar::JSON
+        }),
         evidence: &[Rule::template(&["<function name=", "<param name="], &[])],
         ..Family::named(
             "minicpm5",

@@ -7,8 +7,10 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 
+use tenon_guest::grammar::Parameters;
 use tenon_guest::{
-    CallFormat, Closing, Declared, Family, Keys, Naming, Rule, Section, TagRules, Tagged, style,
+    CallFormat, CallGrammar, Closing, Declared, Family, Keys, Naming, Rule, Section, TagRules,
+    Tagged, style,
 };
 
 /// In the wrapper an `invoke` is a call; without it the next tag has to prove it.
@@ -46,6 +48,19 @@ impl Declared for MinimaxM2 {
                 let tags = if opened.in_section { &TAGS } else { &BARE_TAGS };
                 Box::new(Tagged::new(tags, opened))
             })
+        }),
+        grammar: Some(CallGrammar {
+            opener: "<minimax:tool_call>\n",
+            call: "<invoke name=\"$NAME\">\n$ARGS</invoke>\n",
+            between: Some(""),
+            closer: "</minimax:tool_call>",
+            trigger: "<minimax:tool_call>",
+            arguments: |rules, schema| {
+                let each = "<parameter name=\"$KEY\">$VALUE</parameter>\n";
+                let values = Parameters::new(each, &["</parameter>"]);
+                Parameters { trims_newlines: true, ..values }.write(rules, schema)
+            },
+            ..CallGrammar::JSON
         }),
         evidence: &[
             Rule::template(&["<minimax:tool_call>"], &[]),

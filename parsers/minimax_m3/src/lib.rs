@@ -6,7 +6,10 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 
-use tenon_guest::{CallFormat, Declared, Family, Rule, Section, Tree, TreeRules, style};
+use tenon_guest::grammar::Parameters;
+use tenon_guest::{
+    CallFormat, CallGrammar, Declared, Family, Rule, Section, Tree, TreeRules, style,
+};
 
 const TAGS: TreeRules = TreeRules {
     tag: "]<]minimax[>[<",
@@ -30,6 +33,19 @@ impl Declared for MinimaxM3 {
             ..CallFormat::new(&["]<]minimax[>[<invoke name="], |_| Box::new(Tree::new(&TAGS)))
         }),
         inner_tokens: &["]<]minimax[>["],
+        grammar: Some(CallGrammar {
+            opener: "]<]minimax[>[<tool_call>\n",
+            call: "]<]minimax[>[<invoke name=\"$NAME\">$ARGS]<]minimax[>[</invoke>\n",
+            between: Some(""),
+            closer: "]<]minimax[>[</tool_call>",
+            trigger: "]<]minimax[>[<tool_call>",
+            arguments: |rules, schema| {
+                let each = "]<]minimax[>[<$KEY>$VALUE]<]minimax[>[</$KEY>";
+                Parameters { is_tree: true, ..Parameters::new(each, &["]<]minimax[>[<"]) }
+                    .write(rules, schema)
+            },
+            ..CallGrammar::JSON
+        }),
         evidence: &[Rule::template(&["]<]minimax[>["], &[]), Rule::vocabulary(&["]<]minimax[>["])],
         ..Family::named(
             "minimax_m3",

@@ -7,10 +7,11 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 
+use tenon_guest::grammar::Parameters;
 use tenon_guest::{
-    AtCall, Call, CallReader, Closing, Descriptor, Family, Framed, Header, Keys, Messages, Naming,
-    Opened, Parser, RequestInfo, Route, Rule, Step, Style, TagRules, Tagged, export_parser,
-    is_blank,
+    AtCall, Call, CallGrammar, CallReader, Closing, Descriptor, Family, Framed, Grammar, Header,
+    Keys, Messages, ModelInfo, Naming, Opened, Parser, RequestInfo, Route, Rule, Step, Style,
+    TagRules, Tagged, ToolChoice, export_parser, is_blank,
 };
 
 const ENDS: &[&str] = &["<|eom|>", "<|eot|>", "<|end_of_text|>"];
@@ -53,6 +54,19 @@ const FAMILY: Family = Family {
     ..Family::named("muse", env!("CARGO_PKG_VERSION"), "messages with recipients: Muse Glimmer")
 };
 
+const GRAMMAR: CallGrammar = CallGrammar {
+    opener: " to=tools<|message|><atem:function_calls>\n",
+    call: "<atem:invoke name=\"$NAME\">\n$ARGS</atem:invoke>\n",
+    between: Some(""),
+    closer: "</atem:function_calls>",
+    lead: Some([" to=self<|message|>", "<|eom|><|start|>assistant"]),
+    arguments: |rules, schema| {
+        let each = "<atem:parameter name=\"$KEY\">$VALUE</atem:parameter>\n";
+        Parameters::new(each, &["</atem:parameter>"]).write(rules, schema)
+    },
+    ..CallGrammar::JSON
+};
+
 /// The format.
 pub struct Muse;
 
@@ -61,6 +75,15 @@ impl Parser for Muse {
 
     fn describe() -> Descriptor {
         Framed::describe(&FAMILY, &MESSAGES)
+    }
+
+    fn constraint(model: &ModelInfo, request: &RequestInfo) -> Result<Option<Grammar>, String> {
+        if request.tool_choice == ToolChoice::Auto {
+            let block =
+                CallGrammar { opener: "<atem:function_calls>\n", trigger: BLOCK, ..GRAMMAR };
+            return block.build(model, request);
+        }
+        GRAMMAR.build(model, request)
     }
 
     fn open(request: RequestInfo) -> Framed {

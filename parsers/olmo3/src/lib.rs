@@ -6,7 +6,10 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 
-use tenon_guest::{CallFormat, Declared, Family, Python, PythonRules, Rule, export_parser, style};
+use tenon_guest::grammar::arguments;
+use tenon_guest::{
+    CallFormat, CallGrammar, Declared, Family, Python, PythonRules, Rule, export_parser, style,
+};
 
 const CLOSER: &str = "</function_calls>";
 
@@ -26,6 +29,15 @@ impl Declared for Olmo3 {
                     is_unescaped: false,
                 }))
             })
+        }),
+        grammar: Some(CallGrammar {
+            opener: "<function_calls>\n",
+            call: "$NAME($ARGS)",
+            between: Some("\n"),
+            closer: "\n</function_calls>",
+            trigger: "<function_calls>",
+            arguments: arguments::keywords,
+            ..CallGrammar::JSON
         }),
         evidence: &[Rule::template(&["<function_calls>"], &["<invoke name="])],
         ..Family::named(

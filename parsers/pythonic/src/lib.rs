@@ -7,8 +7,10 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 
+use tenon_guest::grammar::arguments;
 use tenon_guest::{
-    CallFormat, Declared, Family, Place, Python, PythonRules, Rule, export_parser, style,
+    CallFormat, CallGrammar, Declared, Family, Place, Python, PythonRules, Rule, export_parser,
+    style,
 };
 
 const OPENER: &str = "<|python_start|>";
@@ -30,6 +32,14 @@ impl Declared for Pythonic {
                 let closer = if opened.marker == OPENER { CLOSER } else { "" };
                 Box::new(Python::new(PythonRules { needs_list: true, closer, is_unescaped: false }))
             })
+        }),
+        grammar: Some(CallGrammar {
+            opener: "[",
+            call: "$NAME($ARGS)",
+            between: Some(", "),
+            closer: "]",
+            arguments: arguments::keywords,
+            ..CallGrammar::JSON
         }),
         evidence: &[
             Rule::template(&["[func_name1(params_name1="], &["<tool_call>", "<TOOLCALL>"]),

@@ -8,8 +8,10 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 
+use tenon_guest::grammar::Parameters;
 use tenon_guest::{
-    CallFormat, Closing, Declared, Family, Keys, Naming, Rule, Section, TagRules, Tagged, style,
+    CallFormat, CallGrammar, Closing, Declared, Family, Keys, Naming, Rule, Section, TagRules,
+    Tagged, style,
 };
 
 const TAGS: TagRules = TagRules {
@@ -32,6 +34,24 @@ const CALLS: CallFormat = CallFormat {
     ..CallFormat::new(&["<function="], |opened| Box::new(Tagged::new(&TAGS, opened)))
 };
 
+/// A value stands on lines of its own.
+const GRAMMAR: CallGrammar = CallGrammar {
+    call: "<tool_call>\n<function=$NAME>\n$ARGS</function>\n</tool_call>",
+    between: Some("\n"),
+    trigger: "<tool_call>",
+    arguments: |rules, schema| FRAMED.write(rules, schema),
+    ..CallGrammar::JSON
+};
+
+const FRAMED: Parameters = Parameters::new(
+    "<parameter=$KEY>\n$VALUE\n</parameter>\n",
+    &["</parameter>", "\n<parameter=", "\n</function>"],
+);
+
+/// What writes values without the newlines around them.
+const BARE: Parameters =
+    Parameters { each: "<parameter=$KEY>$VALUE</parameter>\n", trims_newlines: true, ..FRAMED };
+
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Qwen3-Coder, Qwen3.5 and later, Nemotron 3.
@@ -42,6 +62,7 @@ impl Declared for Qwen3Coder {
         aliases: &["qwen3_xml", "qwen_xml", "nemotron_nano", "nemotron_v3", "nano_v3"],
         reasoning: &[style::QWEN3, style::NEMOTRON_V3, style::DEEPSEEK_R1],
         calls: Some(&CALLS),
+        grammar: Some(GRAMMAR),
         evidence: &[Rule::template(&["<function=", "<parameter="], &["<seed:tool_call>"])],
         ..Family::named(
             "qwen3_coder",
@@ -61,6 +82,10 @@ impl Declared for Mimo {
     const FAMILY: &'static Family = &Family {
         reasoning: &[style::MIMO],
         calls: Some(&CALLS),
+        grammar: Some(CallGrammar {
+            arguments: |rules, schema| BARE.write(rules, schema),
+            ..GRAMMAR
+        }),
         ..Family::named("mimo", VERSION, "<function=NAME> in <tool_call> tags: MiMo")
     };
 }
@@ -81,6 +106,7 @@ impl Declared for Step3p5 {
             },
             ..CALLS
         }),
+        grammar: Some(GRAMMAR),
         ..Family::named("step3p5", VERSION, "<function=NAME> in <tool_call> tags: Step 3.5, 3.7")
     };
 }
@@ -105,6 +131,12 @@ impl Declared for SeedOss {
                 Box::new(Tagged::new(&SEED, opened))
             },
             ..CALLS
+        }),
+        grammar: Some(CallGrammar {
+            call: "<seed:tool_call>\n<function=$NAME>\n$ARGS</function>\n</seed:tool_call>",
+            trigger: "<seed:tool_call>",
+            arguments: |rules, schema| BARE.write(rules, schema),
+            ..GRAMMAR
         }),
         evidence: &[
             Rule::template(&["<seed:tool_call>"], &[]),

@@ -7,8 +7,9 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 
+use tenon_guest::grammar::Parameters;
 use tenon_guest::{
-    CallFormat, Closing, Declared, Family, Keys, Naming, Rule, TagRules, Tagged, style,
+    CallFormat, CallGrammar, Closing, Declared, Family, Keys, Naming, Rule, TagRules, Tagged, style,
 };
 
 const OPENER: &str = "<|tool_call:start|>";
@@ -37,6 +38,17 @@ impl Declared for SolarOpen2 {
         reasoning: &[style::SOLAR_OPEN2],
         calls: Some(&CallFormat::new(&[OPENER], |opened| Box::new(Tagged::new(&TAGS, opened)))),
         inner_tokens: &[CLOSER, PARAMETER, "<|tool_arg:value|>", "<|tool_arg:end|>"],
+        grammar: Some(CallGrammar {
+            call: "<|tool_call:start|>$NAME\n$ARGS<|tool_call:end|>",
+            between: Some("\n"),
+            trigger: OPENER,
+            arguments: |rules, schema| {
+                let each = "<|tool_arg:start|>$KEY<|tool_arg:value|>$VALUE<|tool_arg:end|>\n";
+                let closers = &["<|tool_arg:end|>", PARAMETER, CLOSER, OPENER];
+                Parameters::new(each, closers).write(rules, schema)
+            },
+            ..CallGrammar::JSON
+        }),
         evidence: &[
             Rule::template(&[OPENER, PARAMETER], &[]),
             Rule::vocabulary(&[OPENER, CLOSER, PARAMETER]),

@@ -7,8 +7,10 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 
+use tenon_guest::grammar::Parameters;
 use tenon_guest::{
-    CallFormat, Closing, Declared, Family, Keys, Naming, Rule, Section, TagRules, Tagged, style,
+    CallFormat, CallGrammar, Closing, Declared, Family, Keys, Naming, Rule, Section, TagRules,
+    Tagged, style,
 };
 
 const TAGS: TagRules = TagRules {
@@ -41,6 +43,19 @@ impl Declared for Step3 {
             ..CallFormat::new(TAGS.next, |opened| Box::new(Tagged::new(&TAGS, opened)))
         }),
         inner_tokens: &["<｜tool_sep｜>"],
+        grammar: Some(CallGrammar {
+            opener: "<｜tool_calls_begin｜>\n",
+            call: "<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name=\"$NAME\">\n\
+                   $ARGS</steptml:invoke><｜tool_call_end｜>\n",
+            between: Some(""),
+            closer: "<｜tool_calls_end｜>",
+            trigger: "<｜tool_calls_begin｜>",
+            arguments: |rules, schema| {
+                let each = "<steptml:parameter name=\"$KEY\">$VALUE</steptml:parameter>\n";
+                Parameters::new(each, &["</steptml:parameter>"]).write(rules, schema)
+            },
+            ..CallGrammar::JSON
+        }),
         evidence: &[Rule::template(&["<steptml:invoke"], &[])],
         ..Family::named("step3", env!("CARGO_PKG_VERSION"), "steptml tags between tokens: Step 3")
     };

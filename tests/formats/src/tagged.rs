@@ -12,9 +12,13 @@ pub(crate) const ENTRIES: &[Entry] = &[
     )
     .unquoted()
     .with_pieces(QWEN),
-    Entry::of::<tenon_parser_qwen3_coder::Mimo>("mimo", &[("mimo", Some("mimo"))], Some(mimo))
-        .unquoted()
-        .with_pieces(QWEN),
+    Entry::of::<tenon_parser_qwen3_coder::Mimo>(
+        "mimo",
+        &[("mimo", Some("mimo"))],
+        Some(|calls| one_line(calls, "tool_call")),
+    )
+    .unquoted()
+    .with_pieces(QWEN),
     Entry::of::<tenon_parser_qwen3_coder::Step3p5>(
         "step3p5",
         &[("step3p5", Some("step3p5"))],
@@ -25,7 +29,7 @@ pub(crate) const ENTRIES: &[Entry] = &[
     Entry::of::<tenon_parser_qwen3_coder::SeedOss>(
         "seed_oss",
         &[("seed_oss", Some("seed_oss"))],
-        Some(|calls| mimo(calls).replace("tool_call>", "seed:tool_call>")),
+        Some(|calls| one_line(calls, "seed:tool_call")),
     )
     .unquoted()
     .with_pieces(QWEN),
@@ -217,14 +221,19 @@ fn qwen(calls: Calls<'_>) -> String {
     fill(calls, call, "<parameter=KEY>\nVALUE\n</parameter>\n")
 }
 
-/// A value that begins or ends with a newline would lose it.
-fn mimo(calls: Calls<'_>) -> String {
-    let call = "<tool_call>\n<function=NAME>\n*</function>\n</tool_call>\n";
-    let text = qwen(calls);
-    let is_framed = calls.iter().filter_map(|(_, arguments)| arguments.as_object()).any(|object| {
-        object.values().any(|value| plain(value).starts_with('\n') || plain(value).ends_with('\n'))
-    });
-    if is_framed { text } else { fill(calls, call, "<parameter=KEY>VALUE</parameter>\n") }
+/// Values without newlines around them; one that has its own at an edge would lose it.
+fn one_line(calls: Calls<'_>, wrapper: &str) -> String {
+    let call = format!("<{wrapper}>\n<function=NAME>\n*</function>\n</{wrapper}>\n");
+    let argument = match needs_framing(calls) {
+        true => "<parameter=KEY>\nVALUE\n</parameter>\n",
+        false => "<parameter=KEY>VALUE</parameter>\n",
+    };
+    fill(calls, &call, argument)
+}
+
+fn needs_framing(calls: Calls<'_>) -> bool {
+    let mut values = calls.iter().filter_map(|(_, all)| all.as_object()).flat_map(Map::values);
+    values.any(|value| plain(value).starts_with('\n') || plain(value).ends_with('\n'))
 }
 
 fn glm45(calls: Calls<'_>) -> String {
@@ -266,10 +275,10 @@ fn dsml(calls: Calls<'_>, token: &str, section: &str) -> String {
 }
 
 fn invokes(calls: Calls<'_>, section: &str) -> String {
-    // M2 takes one newline on each side for framing, dots none.
-    let argument = match section {
-        "dots_function_call" => "<parameter name=\"KEY\">VALUE</parameter>\n",
-        _ => "<parameter name=\"KEY\">\nVALUE\n</parameter>\n",
+    // M2's parser takes one newline on each side for framing, which the template writes none of.
+    let argument = match section == "minimax:tool_call" && needs_framing(calls) {
+        true => "<parameter name=\"KEY\">\nVALUE\n</parameter>\n",
+        false => "<parameter name=\"KEY\">VALUE</parameter>\n",
     };
     let calls = fill(calls, "<invoke name=\"NAME\">\n*</invoke>\n", argument);
     format!("<{section}>\n{calls}</{section}>")

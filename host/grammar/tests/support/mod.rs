@@ -48,6 +48,12 @@ pub fn added(text: &str) -> u32 {
     tokenizer().token_id(text).unwrap()
 }
 
+/// The tokens of a vocabulary whose markers share a suffix.
+pub fn suffixed(tokens: &[String]) -> Vec<String> {
+    let heads = tokens.iter().filter_map(|token| token.strip_suffix('>'));
+    heads.map(|head| format!("{head}:opensource>")).collect()
+}
+
 pub fn tokenizer() -> Arc<Tokenizer> {
     static TOKENIZER: OnceLock<Arc<Tokenizer>> = OnceLock::new();
     TOKENIZER
@@ -57,7 +63,8 @@ pub fn tokenizer() -> Arc<Tokenizer> {
             let mut tokens: Vec<String> = bytes.chain(pieces).collect();
             let first_added = tokens.len();
             tokens.extend(ADDED.iter().map(|text| text.to_string()));
-            for token in tenon_formats::all().flat_map(|entry| (entry.describe)().added_tokens) {
+            let formats = tenon_formats::all().map(|entry| (entry.describe)().added_tokens);
+            for token in formats.flat_map(|tokens| [suffixed(&tokens), tokens].concat()) {
                 if !tokens[first_added..].contains(&token) {
                     tokens.push(token);
                 }
