@@ -4,6 +4,7 @@
 //! Partitions lie at fixed positions, so a row's result is the same whatever else is in the step,
 //! how its prompt was cut, and whether partitions were computed by one thread or by several.
 
+pub mod ahead;
 mod blocks;
 pub mod cache;
 mod kernels;
@@ -30,8 +31,15 @@ const PIECES_PER_THREAD: usize = 6;
 /// Floats kept for the partial results of cut contexts (4 MB); larger steps are not cut.
 const PARTIAL_FLOATS: usize = 1 << 20;
 
-/// Keys and values, by physical buffer.
-pub enum KvCache {
+/// Keys and values.
+pub struct KvCache {
+    buffers: Buffers,
+    /// What the buffers are parts of.
+    _memory: Buffer<u8>,
+}
+
+// By physical buffer.
+enum Buffers {
     /// 32-bit floats.
     F32(Vec<LayerCache<KvF32>>),
     /// bfloat16.
@@ -55,13 +63,15 @@ impl KvCache {
         fn all<E: KvElement>(
             shapes: &[KvLayer],
             options: &PrepareOptions,
-        ) -> Result<Vec<LayerCache<E>>, BackendError> {
-            shapes.iter().map(|&shape| LayerCache::new(shape, options)).collect()
+            buffers: impl Fn(Vec<LayerCache<E>>) -> Buffers,
+        ) -> Result<KvCache, BackendError> {
+            let (memory, caches) = cache::allocate(shapes, options)?;
+            Ok(KvCache { buffers: buffers(caches), _memory: memory })
         }
-        Ok(match options.kv_dtype {
-            KvDType::F32 => KvCache::F32(all(&shapes, options)?),
-            KvDType::BF16 => KvCache::Bf16(all(&shapes, options)?),
-            KvDType::F16 => KvCache::F16(all(&shapes, options)?),
+        match options.kv_dtype {
+            KvDType::F32 => all(&shapes, options, Buffers::F32),
+            KvDType::BF16 => all(&shapes, options, Buffers::Bf16),
+            KvDType::F16 => all(&shapes, options, Buffers::F16),
             KvDType::Int8 => {
                 if let Some(wide) = shapes.iter().find(|s| s.head_dim > MAX_CODES_DIM) {
                     let reason = format!(
@@ -71,9 +81,9 @@ impl KvCache {
                     );
                     return Err(BackendError::Unsupported { backend: "cpu", reason });
                 }
-                KvCache::Int8(all(&shapes, options)?)
+                all(&shapes, options, Buffers::Int8)
             }
-        })
+        }
     }
 }
 
@@ -158,17 +168,17 @@ impl Attention {
         inputs: &StepInputs<'_>,
         rows: AttentionRows<'_>,
     ) {
-        match cache {
-            KvCache::F32(all) => {
+        match &cache.buffers {
+            Buffers::F32(all) => {
                 self.run_layer(pool, isa, &all[op.place.buffer], op, inputs, rows);
             }
-            KvCache::Bf16(all) => {
+            Buffers::Bf16(all) => {
                 self.run_layer(pool, isa, &all[op.place.buffer], op, inputs, rows);
             }
-            KvCache::F16(all) => {
+            Buffers::F16(all) => {
                 self.run_layer(pool, isa, &all[op.place.buffer], op, inputs, rows);
             }
-            KvCache::Int8(all) => {
+            Buffers::Int8(all) => {
                 self.run_layer(pool, isa, &all[op.place.buffer], op, inputs, rows);
             }
         }

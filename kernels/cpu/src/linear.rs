@@ -22,6 +22,7 @@ mod portable;
 use tenon_backend::DType;
 
 use crate::activations::{ActivationKind, Activations, Tile};
+use crate::attention::ahead::{Ahead, Lines};
 use crate::isa::Isa;
 use crate::memory::SharedPtr;
 use crate::packed::{BLOCK, PANEL_ROWS, PanelLayout, is_quantized};
@@ -62,6 +63,8 @@ pub struct TileArgs {
     pub rows: usize,
     /// `[rows]` or null.
     pub bias: *const f32,
+    /// To ask for meanwhile.
+    pub ahead: Lines,
 }
 
 /// Computes one panel times one tile.
@@ -130,7 +133,7 @@ unsafe impl Send for Product {}
 // SAFETY: as above: read (bias) or written in disjoint parts (out) while the operation runs.
 unsafe impl Sync for Product {}
 
-/// Converts `input` (`[rows, cols]`) and computes all `products` of it.
+/// Converts `input` (`[rows, cols]`) and computes all `products` of it; asks for `ahead` meanwhile.
 ///
 /// # Safety
 /// Each product's matrix lies within `weights`, has `cols` columns, and its `bias` and `out` have
@@ -140,9 +143,9 @@ pub unsafe fn linear(
     isa: Isa,
     weights: &[u8],
     activations: &mut Activations,
-    input: &[f32],
-    cols: usize,
+    (input, cols): (&[f32], usize),
     products: &[Product],
+    ahead: Option<&Ahead<'_>>,
 ) {
     for kind in [ActivationKind::Int8, ActivationKind::Bf16, ActivationKind::F32] {
         if products.iter().any(|p| p.matrix.kind == kind) {
@@ -159,7 +162,9 @@ pub unsafe fn linear(
             let pass = pass..rows.min(pass + ROWS_PER_PASS);
             for panel in panels.clone() {
                 // SAFETY: by this function's contract; panels are disjoint.
-                unsafe { one_panel(weights, activations, products, panel, pass.clone(), rows) };
+                unsafe {
+                    one_panel(weights, activations, products, panel, pass.clone(), rows, ahead)
+                };
             }
         }
     });
@@ -173,6 +178,7 @@ unsafe fn one_panel(
     mut panel: usize,
     pass: std::ops::Range<usize>,
     rows: usize,
+    ahead: Option<&Ahead<'_>>,
 ) {
     let mut product = &products[0];
     for candidate in products {
@@ -214,6 +220,7 @@ unsafe fn one_panel(
                 } else {
                     product.bias.add(first_row)
                 },
+                ahead: ahead.map_or(Lines::NONE, |ahead| ahead.next(blocks)),
             };
             (matrix.kernels[tile.len.ilog2() as usize])(&args);
         }

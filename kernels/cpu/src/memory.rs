@@ -14,7 +14,7 @@ const MAP_FROM_BYTES: usize = 4 << 20;
 /// A huge page.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// A cache line, and the width of the widest vector.
-const LINE_BYTES: usize = 64;
+pub const LINE_BYTES: usize = 64;
 
 /// Element types for which all bit patterns, zero included, are values.
 pub trait Plain: Copy + Send + Sync + 'static {}

@@ -9,18 +9,18 @@
 //! machine, the scheduler may keep them all on one.
 //!
 //! Why it needs no lock:
-//! - A job's pointers and `pending` are written before its shares, which are stored with release. A
-//!   claim that succeeds has read such a share, or what claims made of it (a release sequence), with
-//!   acquire: it sees the job of that share. A share from an earlier job cannot be claimed: all its
-//!   tasks were, or that job would not have ended.
+//! - A job's pointers and `pending` are written before its shares, which are stored with release.
+//!   A claim that succeeds has read such a share, or what claims made of it (a release sequence),
+//!   with acquire: it sees the job of that share. A share from an earlier job cannot be claimed:
+//!   all its tasks were, or that job would not have ended.
 //! - Each worker takes what it did off `pending` with release after its last task; the caller reads
 //!   0 with acquire, which these subtractions all precede in one release sequence: what tasks wrote
 //!   is seen, and no pointer of the job is used any more. A worker that claims nothing reads none.
 //! - A wake-up is not lost: the caller stores shares and then reads `parked`, a worker stores
 //!   `parked` and then reads its share, with a sequentially consistent fence between both. One of
 //!   them sees the other: the worker does not park, or it is unparked. An unpark that comes before
-//!   the park, or that a later job finds left over, makes a park return at once, and the worker looks
-//!   again. `parked` is only cleared by the caller right before it unparks.
+//!   the park, or that a later job finds left over, makes a park return at once, and the worker
+//!   looks again. `parked` is only cleared by the caller right before it unparks.
 //! - A worker that sleeps on nevertheless delays nobody but by not helping: the caller takes all
 //!   tasks that nobody has claimed. A job waits for claimed tasks alone, and thus for their threads
 //!   to be given a core.

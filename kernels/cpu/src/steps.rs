@@ -10,13 +10,14 @@ use std::sync::{Mutex, PoisonError};
 use tenon_backend::quant::dequantize_row;
 use tenon_backend::{BackendError, KvLayer, KvLayout, Op, PrepareOptions, Program, StepInputs};
 
-use crate::activations::{ActivationKind, Activations};
-use crate::attention::{Attention, AttentionRows, KvCache};
+use crate::activations::{ActivationKind, Activations, Tile};
+use crate::attention::ahead::{self, Ahead};
+use crate::attention::{Attention, AttentionOp, AttentionRows, KvCache};
 use crate::elementwise::{self, for_rows_mut};
 use crate::isa::Isa;
 use crate::linear::{Product, linear};
 use crate::memory::{Buffer, SharedPtr};
-use crate::packed::{PANEL_ROWS, decode_row};
+use crate::packed::{BLOCK, PANEL_ROWS, decode_row};
 use crate::plan::{Part, Place, Plan, Step, Table, Vector};
 use crate::pool::Pool;
 use crate::rotary::Rotary;
@@ -46,6 +47,7 @@ pub struct StepMemory {
     workers: Vec<Mutex<Worker>>,
     /// Rows from which on they are cut.
     cut_from: usize,
+    block_size: usize,
 }
 
 // What linear steps need besides their rows.
@@ -58,6 +60,8 @@ struct RowMemory {
 struct Worker {
     pool: Pool,
     memory: RowMemory,
+    /// Of the keys and values to ask for.
+    blocks: Vec<u32>,
 }
 
 impl RowMemory {
@@ -97,7 +101,8 @@ impl StepMemory {
         let worker = |_| {
             let pool = Pool::new(1).map_err(|e| BackendError::Failed(e.to_string()))?;
             let memory = RowMemory::new(CHUNK_ROWS.min(most_rows), plan)?;
-            Ok(Mutex::new(Worker { pool, memory }))
+            let blocks = Vec::with_capacity(ahead::MAX_BLOCKS);
+            Ok(Mutex::new(Worker { pool, memory, blocks }))
         };
         Ok(StepMemory {
             isa,
@@ -108,6 +113,7 @@ impl StepMemory {
             together: RowMemory::new(most_rows.min(cut_from), plan)?,
             workers: (0..options.num_threads).map(worker).collect::<Result<_, BackendError>>()?,
             cut_from,
+            block_size: options.block_size,
             pool,
         })
     }
@@ -137,7 +143,11 @@ impl StepMemory {
                 }
                 _ => {
                     let local = rest.iter().take_while(|step| step.is_local()).count();
-                    self.run_local(plan, &rest[..local], inputs, rows);
+                    let next = match rest.get(local) {
+                        Some(Step::Attention { op, .. }) => Some(op),
+                        _ => None,
+                    };
+                    self.run_local(plan, &rest[..local], next, inputs, rows);
                     rest = &rest[local..];
                 }
             }
@@ -145,26 +155,38 @@ impl StepMemory {
         rows
     }
 
-    // Steps that need one row at a time.
-    fn run_local(&mut self, plan: &Plan, steps: &[Step], inputs: &StepInputs<'_>, rows: usize) {
+    // Steps that need one row at a time, and come before attention `next`.
+    fn run_local(
+        &mut self,
+        plan: &Plan,
+        steps: &[Step],
+        next: Option<&AttentionOp>,
+        inputs: &StepInputs<'_>,
+        rows: usize,
+    ) {
         let arena = SharedPtr::new(&mut self.arena);
         let (isa, cache, rotaries) = (self.isa, &self.cache, &self.rotaries);
         let local = Local { isa, plan, inputs, arena, cache, rotaries };
         let workers = &self.workers;
         if rows < self.cut_from {
             for step in steps {
-                local.run(&mut self.pool, &mut self.together, step, 0..rows);
+                local.run(&mut self.pool, &mut self.together, step, 0..rows, None);
             }
             return;
         }
+        let block_size = self.block_size;
         let chunk_rows = chunk_rows(rows, workers.len());
         self.pool.run(rows.div_ceil(chunk_rows), |chunk, worker| {
             let chunk = chunk * chunk_rows..rows.min((chunk + 1) * chunk_rows);
             // No other task has this worker's number now.
             let mut worker = workers[worker].lock().unwrap_or_else(PoisonError::into_inner);
-            let Worker { pool, memory } = &mut *worker;
+            let Worker { pool, memory, blocks } = &mut *worker;
+            let tiles = Tile::count(ActivationKind::Int8, chunk.len());
+            let work = tiles * steps.iter().map(Step::num_products).sum::<usize>();
+            let ahead =
+                next.and_then(|op| Ahead::new(cache, op, inputs, block_size, &chunk, work, blocks));
             for step in steps {
-                local.run(pool, memory, step, chunk.clone());
+                local.run(pool, memory, step, chunk.clone(), ahead.as_ref());
             }
         });
     }
@@ -180,6 +202,14 @@ fn chunk_rows(rows: usize, num_threads: usize) -> usize {
 impl Step {
     fn is_local(&self) -> bool {
         !matches!(self, Step::Attention { .. } | Step::TakeLogitsRows { .. })
+    }
+
+    // Products of a tile of 8-bit activations and 32 columns of a panel.
+    fn num_products(&self) -> usize {
+        let Step::Linear { parts, .. } = self else { return 0 };
+        let matrices = parts.iter().map(|part| &part.matrix);
+        let int8 = matrices.filter(|matrix| matrix.kind == ActivationKind::Int8);
+        int8.map(|matrix| matrix.num_panels() * matrix.layout.cols / BLOCK).sum()
     }
 }
 
@@ -223,7 +253,14 @@ struct Local<'a> {
 
 impl Local<'_> {
     // One step over some rows, which no other thread works on.
-    fn run(&self, pool: &mut Pool, memory: &mut RowMemory, step: &Step, rows: Range<usize>) {
+    fn run(
+        &self,
+        pool: &mut Pool,
+        memory: &mut RowMemory,
+        step: &Step,
+        rows: Range<usize>,
+        ahead: Option<&Ahead<'_>>,
+    ) {
         let (isa, plan) = (self.isa, self.plan);
         // SAFETY: the program was checked: an operation's outputs alias none of its inputs, except
         // where an arm handles that; each arm takes each place at most once.
@@ -251,7 +288,9 @@ impl Local<'_> {
             Step::Add { residual, input } => {
                 elementwise::add_rows(pool, isa, get(*residual), get(*input), residual.width);
             }
-            Step::Linear { input, parts } => self.linear(pool, memory, *input, parts, rows),
+            Step::Linear { input, parts } => {
+                self.linear(pool, memory, *input, parts, rows, ahead);
+            }
             Step::HeadNorm { buf, weight, eps } => {
                 let weight = plan.vector(*weight);
                 for_rows_mut(pool, get(*buf), buf.width, |_, x| {
@@ -285,6 +324,7 @@ impl Local<'_> {
         input: Place,
         parts: &[Part],
         rows: Range<usize>,
+        ahead: Option<&Ahead<'_>>,
     ) {
         if rows.is_empty() {
             return;
@@ -301,8 +341,8 @@ impl Local<'_> {
         // SAFETY: shapes were checked and matrices packed for this program; outputs alias neither
         // each other nor the input.
         unsafe {
-            let x = place(self.arena, input, rows);
-            linear(pool, self.isa, &plan.weights, activations, x, input.width, products);
+            let x = (&*place(self.arena, input, rows), input.width);
+            linear(pool, self.isa, &plan.weights, activations, x, products, ahead);
         }
     }
 }

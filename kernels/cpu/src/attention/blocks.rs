@@ -4,10 +4,10 @@
 use tenon_backend::layout::LayerPlace;
 use tenon_backend::{BlockCopy, StepInputs};
 
-use super::KvCache;
 use super::cache::{
-    GROUP, GroupPtrs, KvElement, LayerCache, key_at, key_dim, padded_dim, value_at,
+    GROUP, GroupPtrs, KvElement, LayerCache, Run, key_at, key_dim, padded_dim, value_at,
 };
+use super::{Buffers, KvCache};
 use crate::elementwise::for_rows;
 use crate::memory::Plain;
 use crate::pool::Pool;
@@ -25,11 +25,11 @@ impl KvCache {
     ) {
         let slots = &inputs.slot_mapping[place.group * inputs.token_ids.len() + first..];
         let at = place.buffer;
-        match self {
-            KvCache::F32(all) => all[at].write_all(pool, slots, keys, values),
-            KvCache::Bf16(all) => all[at].write_all(pool, slots, keys, values),
-            KvCache::F16(all) => all[at].write_all(pool, slots, keys, values),
-            KvCache::Int8(all) => all[at].write_all(pool, slots, keys, values),
+        match &self.buffers {
+            Buffers::F32(all) => all[at].write_all(pool, slots, keys, values),
+            Buffers::Bf16(all) => all[at].write_all(pool, slots, keys, values),
+            Buffers::F16(all) => all[at].write_all(pool, slots, keys, values),
+            Buffers::Int8(all) => all[at].write_all(pool, slots, keys, values),
         }
     }
 
@@ -37,22 +37,22 @@ impl KvCache {
     pub fn copy_blocks(&mut self, block_size: usize, copies: &[BlockCopy]) {
         for copy in copies {
             let (from, to) = (copy.from as usize * block_size, copy.to as usize * block_size);
-            match self {
-                KvCache::F32(all) => all.iter_mut().for_each(|c| c.copy(from, to, block_size)),
-                KvCache::Bf16(all) => all.iter_mut().for_each(|c| c.copy(from, to, block_size)),
-                KvCache::F16(all) => all.iter_mut().for_each(|c| c.copy(from, to, block_size)),
-                KvCache::Int8(all) => all.iter_mut().for_each(|c| c.copy(from, to, block_size)),
+            match &mut self.buffers {
+                Buffers::F32(all) => all.iter_mut().for_each(|c| c.copy(from, to, block_size)),
+                Buffers::Bf16(all) => all.iter_mut().for_each(|c| c.copy(from, to, block_size)),
+                Buffers::F16(all) => all.iter_mut().for_each(|c| c.copy(from, to, block_size)),
+                Buffers::Int8(all) => all.iter_mut().for_each(|c| c.copy(from, to, block_size)),
             }
         }
     }
 
     /// Bytes of `block_size` slots over all buffers.
     pub fn block_bytes(&self, block_size: usize) -> usize {
-        let slot_bytes: usize = match self {
-            KvCache::F32(all) => all.iter().map(LayerCache::slot_bytes).sum(),
-            KvCache::Bf16(all) => all.iter().map(LayerCache::slot_bytes).sum(),
-            KvCache::F16(all) => all.iter().map(LayerCache::slot_bytes).sum(),
-            KvCache::Int8(all) => all.iter().map(LayerCache::slot_bytes).sum(),
+        let slot_bytes: usize = match &self.buffers {
+            Buffers::F32(all) => all.iter().map(LayerCache::slot_bytes).sum(),
+            Buffers::Bf16(all) => all.iter().map(LayerCache::slot_bytes).sum(),
+            Buffers::F16(all) => all.iter().map(LayerCache::slot_bytes).sum(),
+            Buffers::Int8(all) => all.iter().map(LayerCache::slot_bytes).sum(),
         };
         slot_bytes * block_size
     }
@@ -79,11 +79,11 @@ impl KvCache {
 
     fn move_block(&mut self, block_size: usize, block: usize, mut f: impl FnMut(&mut [u8])) {
         let slots = block * block_size..(block + 1) * block_size;
-        match self {
-            KvCache::F32(all) => all.iter_mut().for_each(|c| c.runs(slots.clone(), &mut f)),
-            KvCache::Bf16(all) => all.iter_mut().for_each(|c| c.runs(slots.clone(), &mut f)),
-            KvCache::F16(all) => all.iter_mut().for_each(|c| c.runs(slots.clone(), &mut f)),
-            KvCache::Int8(all) => all.iter_mut().for_each(|c| c.runs(slots.clone(), &mut f)),
+        match &mut self.buffers {
+            Buffers::F32(all) => all.iter_mut().for_each(|c| c.runs(slots.clone(), &mut f)),
+            Buffers::Bf16(all) => all.iter_mut().for_each(|c| c.runs(slots.clone(), &mut f)),
+            Buffers::F16(all) => all.iter_mut().for_each(|c| c.runs(slots.clone(), &mut f)),
+            Buffers::Int8(all) => all.iter_mut().for_each(|c| c.runs(slots.clone(), &mut f)),
         }
     }
 }
@@ -141,105 +141,100 @@ impl<E: KvElement> LayerCache<E> {
 
     // `len` slots from `from` on to the ones from `to` on.
     fn copy(&mut self, from: usize, to: usize, len: usize) {
-        let (heads, dim) = (self.num_kv_heads, self.head_dim);
         if len.is_multiple_of(GROUP) {
-            let at = |slot: usize, width: usize| slot * heads * width;
-            let move_in = |width: usize| (at(from, width)..at(from + len, width), at(to, width));
-            let (source, target) = move_in(key_dim::<E>(dim));
-            self.keys.copy_within(source, target);
-            let (source, target) = move_in(padded_dim(dim));
-            self.values.copy_within(source, target);
-            if E::SCALED {
-                let (source, target) = move_in(1);
-                self.key_scales.copy_within(source.clone(), target);
-                self.value_scales.copy_within(source, target);
+            for group in 0..len / GROUP {
+                let (from, to) = (from / GROUP + group, to / GROUP + group);
+                for &run in Run::of::<E>() {
+                    let source: *const [u8] = self.bytes(from, run);
+                    let target = self.bytes(to, run);
+                    // SAFETY: two runs of as many bytes of the cache, which is borrowed.
+                    unsafe { std::ptr::copy(source.cast(), target.as_mut_ptr(), target.len()) };
+                }
             }
             return;
         }
         for offset in 0..len {
-            for head in 0..heads {
-                let lane = |slot: usize| Lane { group: slot / GROUP, head, lane: slot % GROUP };
-                self.copy_lane(lane(from + offset), lane(to + offset));
+            for head in 0..self.num_kv_heads {
+                self.copy_lane(head, from + offset, to + offset);
             }
         }
     }
 
-    fn copy_lane(&mut self, from: Lane, to: Lane) {
+    fn copy_lane(&mut self, head: usize, from: usize, to: usize) {
         let (padded, key_width) = (padded_dim(self.head_dim), key_dim::<E>(self.head_dim));
-        let index = |l: Lane| (l.group * self.num_kv_heads + l.head) * GROUP;
-        let (a, b) = (index(from), index(to));
-        for d in 0..key_width {
-            self.keys[b * key_width + key_at::<E>(d, to.lane)] =
-                self.keys[a * key_width + key_at::<E>(d, from.lane)];
-        }
-        for d in 0..padded {
-            self.values[b * padded + value_at::<E>(padded, to.lane, d)] =
-                self.values[a * padded + value_at::<E>(padded, from.lane, d)];
-        }
-        if E::SCALED {
-            self.key_scales[b + to.lane] = self.key_scales[a + from.lane];
-            self.value_scales[b + to.lane] = self.value_scales[a + from.lane];
+        let (a, b) = (self.group(from / GROUP, head), self.group(to / GROUP, head));
+        let (from, to) = (from % GROUP, to % GROUP);
+        // SAFETY: lanes of groups of the cache, which is borrowed.
+        unsafe {
+            for d in 0..key_width {
+                let key = a.keys.add(key_at::<E>(d, from)).read();
+                b.keys.cast_mut().add(key_at::<E>(d, to)).write(key);
+            }
+            for d in 0..padded {
+                let value = a.values.add(value_at::<E>(padded, from, d)).read();
+                b.values.cast_mut().add(value_at::<E>(padded, to, d)).write(value);
+            }
+            if E::SCALED {
+                b.key_scales.cast_mut().add(to).write(a.key_scales.add(from).read());
+                b.value_scales.cast_mut().add(to).write(a.value_scales.add(from).read());
+            }
         }
     }
 
     /// Copies one slot of a head to lane `lane` of a group elsewhere.
     pub fn gather(&self, slot: usize, head: usize, lane: usize, out: &mut GroupMut<'_, E::Raw>) {
         let (padded, key_width) = (padded_dim(self.head_dim), key_dim::<E>(self.head_dim));
-        let index = (slot / GROUP * self.num_kv_heads + head) * GROUP;
-        let (keys, values) = (&self.keys[index * key_width..], &self.values[index * padded..]);
-        for d in 0..key_width {
-            out.keys[key_at::<E>(d, lane)] = keys[key_at::<E>(d, slot % GROUP)];
-        }
-        for d in 0..padded {
-            out.values[value_at::<E>(padded, lane, d)] =
-                values[value_at::<E>(padded, slot % GROUP, d)];
-        }
-        if E::SCALED {
-            out.key_scales[lane] = self.key_scales[index + slot % GROUP];
-            out.value_scales[lane] = self.value_scales[index + slot % GROUP];
+        let group = self.group(slot / GROUP, head);
+        let slot = slot % GROUP;
+        // SAFETY: a lane of a group of the cache, which nobody writes while it is attended to.
+        unsafe {
+            for d in 0..key_width {
+                out.keys[key_at::<E>(d, lane)] = group.keys.add(key_at::<E>(d, slot)).read();
+            }
+            for d in 0..padded {
+                out.values[value_at::<E>(padded, lane, d)] =
+                    group.values.add(value_at::<E>(padded, slot, d)).read();
+            }
+            if E::SCALED {
+                out.key_scales[lane] = group.key_scales.add(slot).read();
+                out.value_scales[lane] = group.value_scales.add(slot).read();
+            }
         }
     }
 
     // Calls `f` with the bytes of all elements of some slots, in the same order for the same number
-    // of slots: whole groups at once, else one by one.
+    // of slots: runs of whole groups, else one by one.
     fn runs(&mut self, slots: std::ops::Range<usize>, f: &mut impl FnMut(&mut [u8])) {
         let (heads, dim) = (self.num_kv_heads, self.head_dim);
         let (padded, key_width) = (padded_dim(dim), key_dim::<E>(dim));
         if slots.len().is_multiple_of(GROUP) {
-            let run = |width: usize| slots.start * heads * width..slots.end * heads * width;
-            f(bytes_of(&mut self.keys[run(key_width)]));
-            f(bytes_of(&mut self.values[run(padded)]));
-            if E::SCALED {
-                f(bytes_of(&mut self.key_scales[run(1)]));
-                f(bytes_of(&mut self.value_scales[run(1)]));
+            for &run in Run::of::<E>() {
+                for group in slots.start / GROUP..slots.end / GROUP {
+                    f(self.bytes(group, run));
+                }
             }
             return;
         }
         for (slot, head) in slots.flat_map(|slot| (0..heads).map(move |head| (slot, head))) {
-            let index = (slot / GROUP * heads + head) * GROUP;
+            let group = self.group(slot / GROUP, head);
             let lane = slot % GROUP;
+            // SAFETY: elements of the slot, in a cache that is borrowed.
+            let mut element = |p: *const u8, len| unsafe {
+                f(std::slice::from_raw_parts_mut(p.cast_mut(), len));
+            };
+            let len = size_of::<E::Raw>();
             for d in 0..key_width {
-                let at = index * key_width + key_at::<E>(d, lane);
-                f(bytes_of(std::slice::from_mut(&mut self.keys[at])));
+                element(group.keys.wrapping_add(key_at::<E>(d, lane)).cast(), len);
             }
             for d in 0..padded {
-                let at = index * padded + value_at::<E>(padded, lane, d);
-                f(bytes_of(std::slice::from_mut(&mut self.values[at])));
+                element(group.values.wrapping_add(value_at::<E>(padded, lane, d)).cast(), len);
             }
             if E::SCALED {
-                f(bytes_of(std::slice::from_mut(&mut self.key_scales[index + lane])));
-                f(bytes_of(std::slice::from_mut(&mut self.value_scales[index + lane])));
+                element(group.key_scales.wrapping_add(lane).cast(), size_of::<f32>());
+                element(group.value_scales.wrapping_add(lane).cast(), size_of::<f32>());
             }
         }
     }
-}
-
-// One head's share of a slot.
-#[derive(Clone, Copy)]
-struct Lane {
-    group: usize,
-    head: usize,
-    lane: usize,
 }
 
 fn bytes_of<R: Plain>(elements: &mut [R]) -> &mut [u8] {

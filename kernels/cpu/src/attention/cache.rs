@@ -1,11 +1,14 @@
 //! The paged KV cache, laid out for the attention kernels: groups of 16 slots.
 //!
 //! Elements that one instruction multiplies and adds lie side by side, `PACK` of them (1 float, 2
-//! bfloat16, 4 codes of 8 bits). Per group and head, keys lie `[dim / PACK][slot][PACK]` and values
-//! `[slot / PACK][dim][PACK]`, dims padded to whole vectors. Groups run over the pool's flat slots,
-//! so a block of a multiple of 16 slots is whole groups; with other block sizes positions are
-//! gathered first. 8-bit codes have 128 added, and a scale per slot for keys and one for values;
-//! they are of the head's Hadamard transform, which spreads outliers over all dims.
+//! bfloat16, 4 codes of 8 bits). Per group and head, keys lie `[dim / PACK][slot][PACK]` and
+//! values `[slot / PACK][dim][PACK]`, dims padded to whole vectors. A group of all buffers lies
+//! together. Groups run over the pool's flat slots, so a block of a multiple of 16 slots is whole
+//! groups; with other block sizes positions are gathered first. 8-bit codes have 128 added, and a
+//! scale per slot for keys and one for values; they are of the head's Hadamard transform, which
+//! spreads outliers over all dims.
+
+use std::marker::PhantomData;
 
 use half::{bf16, f16};
 use tenon_backend::{BackendError, KvDType, KvLayer, PrepareOptions};
@@ -13,13 +16,13 @@ use tenon_backend::{BackendError, KvDType, KvLayer, PrepareOptions};
 use super::kernels::MAX_CODES_DIM;
 use crate::linear::half_to_f32;
 use crate::math::{hadamard, round_to_int};
-use crate::memory::{Buffer, Plain};
+use crate::memory::{Buffer, LINE_BYTES, Plain, SharedPtr};
 
 /// Slots of a group.
 pub const GROUP: usize = 16;
 
 /// How an element of the cache is stored.
-pub trait KvElement: 'static {
+pub trait KvElement: Send + Sync + 'static {
     /// Its bits.
     type Raw: Plain;
     /// Which one, for the kernels.
@@ -100,18 +103,72 @@ impl KvElement for KvInt8 {
     }
 }
 
-/// The keys and values of the layers that share a physical buffer.
+/// The keys and values of the layers that share a physical buffer: a part of each group of the
+/// memory that all share, so that what a sequence uses lies together in few (huge) pages.
 pub struct LayerCache<E: KvElement> {
     /// Heads.
     pub num_kv_heads: usize,
     /// Width of a head.
     pub head_dim: usize,
-    pub(super) keys: Buffer<E::Raw>,
-    pub(super) values: Buffer<E::Raw>,
-    /// `[group][head][16]` of the keys; empty where elements need no scale.
-    pub(super) key_scales: Buffer<f32>,
-    /// The same of the values.
-    pub(super) value_scales: Buffer<f32>,
+    memory: SharedPtr<u8>,
+    num_groups: usize,
+    /// Bytes of a group over all buffers.
+    group_bytes: usize,
+    /// Where this buffer's part of a group lies in it.
+    part: Part,
+    element: PhantomData<E>,
+}
+
+/// A buffer's part of a group: `[head]` keys, then values, `[head][16]` scales of keys, of values.
+/// Each starts on a cache line.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Part {
+    pub keys: usize,
+    pub values: usize,
+    pub key_scales: usize,
+    pub value_scales: usize,
+    pub end: usize,
+}
+
+impl Part {
+    /// Of a buffer of `E` for layers of `shape`, from byte `start` on.
+    pub fn new<E: KvElement>(shape: KvLayer, start: usize) -> Self {
+        let lanes = GROUP * shape.num_kv_heads;
+        let after = |start: usize, bytes: usize| start + bytes.next_multiple_of(LINE_BYTES);
+        let elements = |width: usize| lanes * width * size_of::<E::Raw>();
+        let scales = if E::SCALED { lanes * size_of::<f32>() } else { 0 };
+        let values = after(start, elements(key_dim::<E>(shape.head_dim)));
+        let key_scales = after(values, elements(padded_dim(shape.head_dim)));
+        let value_scales = after(key_scales, scales);
+        Part { keys: start, values, key_scales, value_scales, end: after(value_scales, scales) }
+    }
+}
+
+/// All buffers' memory and where each has its part.
+pub fn allocate<E: KvElement>(
+    shapes: &[KvLayer],
+    options: &PrepareOptions,
+) -> Result<(Buffer<u8>, Vec<LayerCache<E>>), BackendError> {
+    let num_groups = options.num_blocks.saturating_mul(options.block_size).div_ceil(GROUP);
+    let mut group_bytes = 0;
+    let mut parts = Vec::new();
+    for shape in shapes {
+        let part = Part::new::<E>(*shape, group_bytes);
+        group_bytes = part.end;
+        parts.push(part);
+    }
+    let memory = Buffer::zeroed_huge(num_groups.saturating_mul(group_bytes), "the KV cache")?;
+    let layer = |(shape, part): (&KvLayer, Part)| LayerCache {
+        num_kv_heads: shape.num_kv_heads,
+        head_dim: shape.head_dim,
+        memory: memory.shared(),
+        num_groups,
+        group_bytes,
+        part,
+        element: PhantomData,
+    };
+    let layers = shapes.iter().zip(parts).map(layer).collect();
+    Ok((memory, layers))
 }
 
 /// A head's keys and values of one group.
@@ -160,33 +217,73 @@ pub fn value_at<E: KvElement>(padded: usize, lane: usize, d: usize) -> usize {
 }
 
 impl<E: KvElement> LayerCache<E> {
-    /// Zeroed (and untouched) memory for all slots.
-    pub fn new(shape: KvLayer, options: &PrepareOptions) -> Result<Self, BackendError> {
-        let KvLayer { num_kv_heads, head_dim, .. } = shape;
-        let groups = (options.num_blocks * options.block_size).div_ceil(GROUP);
-        let lanes = groups.saturating_mul(num_kv_heads * GROUP);
-        let scales = if E::SCALED { lanes } else { 0 };
-        let what = "the KV cache";
-        Ok(LayerCache {
-            num_kv_heads,
-            head_dim,
-            keys: Buffer::zeroed(lanes.saturating_mul(key_dim::<E>(head_dim)), what)?,
-            values: Buffer::zeroed(lanes.saturating_mul(padded_dim(head_dim)), what)?,
-            key_scales: Buffer::zeroed(scales, what)?,
-            value_scales: Buffer::zeroed(scales, what)?,
-        })
+    /// Where a group's part starts.
+    fn at(&self, group: usize) -> *mut u8 {
+        assert!(group < self.num_groups, "group `{group}` of {}", self.num_groups);
+        // SAFETY: the memory has so many groups.
+        unsafe { self.memory.at(group * self.group_bytes) }
     }
 
     /// A head's group, by the number of the group in the pool.
     pub fn group(&self, group: usize, head: usize) -> GroupPtrs<E::Raw> {
-        let index = (group * self.num_kv_heads + head) * GROUP;
-        let scales_at = if E::SCALED { index } else { 0 };
+        assert!(head < self.num_kv_heads);
+        let (at, part) = (self.at(group), &self.part);
+        let scales = |start: usize| {
+            let start = if E::SCALED { start + head * GROUP * size_of::<f32>() } else { start };
+            at.wrapping_add(start).cast_const().cast()
+        };
+        let elements = |start: usize, width: usize| {
+            let before = head * GROUP * width * size_of::<E::Raw>();
+            at.wrapping_add(start + before).cast_const().cast()
+        };
         GroupPtrs {
-            keys: self.keys[index * key_dim::<E>(self.head_dim)..].as_ptr(),
-            values: self.values[index * padded_dim(self.head_dim)..].as_ptr(),
-            key_scales: self.key_scales[scales_at..].as_ptr(),
-            value_scales: self.value_scales[scales_at..].as_ptr(),
+            keys: elements(part.keys, key_dim::<E>(self.head_dim)),
+            values: elements(part.values, padded_dim(self.head_dim)),
+            key_scales: scales(part.key_scales),
+            value_scales: scales(part.value_scales),
         }
+    }
+
+    /// All of a group's keys, or the other runs of its part, as bytes.
+    pub(super) fn bytes(&mut self, group: usize, run: Run) -> &mut [u8] {
+        let part = &self.part;
+        let width = |elements: usize| elements * size_of::<E::Raw>();
+        let (start, lane) = match run {
+            Run::Keys => (part.keys, width(key_dim::<E>(self.head_dim))),
+            Run::Values => (part.values, width(padded_dim(self.head_dim))),
+            Run::KeyScales => (part.key_scales, size_of::<f32>()),
+            Run::ValueScales => (part.value_scales, size_of::<f32>()),
+        };
+        let len = GROUP * self.num_kv_heads * lane;
+        // SAFETY: a run of the group's part, which is borrowed with the cache.
+        unsafe { std::slice::from_raw_parts_mut(self.at(group).add(start), len) }
+    }
+
+    /// Where the part of group 0 starts, and bytes from one group to the next.
+    pub(super) fn groups(&self) -> (*const u8, usize) {
+        (self.at(0).wrapping_add(self.part.keys), self.group_bytes)
+    }
+
+    /// Bytes of a group's part.
+    pub(super) fn part_bytes(&self) -> usize {
+        self.part.end - self.part.keys
+    }
+}
+
+/// Elements of a group's part that lie together.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Run {
+    Keys,
+    Values,
+    KeyScales,
+    ValueScales,
+}
+
+impl Run {
+    /// Those that a cache of `E` has, in the order in which blocks are given out.
+    pub fn of<E: KvElement>() -> &'static [Run] {
+        let all = &[Run::Keys, Run::Values, Run::KeyScales, Run::ValueScales];
+        if E::SCALED { all } else { &all[..2] }
     }
 }
 
@@ -198,7 +295,7 @@ impl<E: KvElement> LayerCache<E> {
     pub unsafe fn write(&self, slot: usize, key: &[f32], value: &[f32]) {
         let (dim, padded, lane) = (self.head_dim, padded_dim(self.head_dim), slot % GROUP);
         for head in 0..self.num_kv_heads {
-            let index = (slot / GROUP * self.num_kv_heads + head) * GROUP;
+            let group = self.group(slot / GROUP, head);
             let (key, value) = (&key[head * dim..][..dim], &value[head * dim..][..dim]);
             let mut spread = [[0.0; MAX_CODES_DIM]; 2];
             let (key, value) = if E::SCALED {
@@ -214,8 +311,7 @@ impl<E: KvElement> LayerCache<E> {
             let (key_scale, value_scale) = (Scale::of::<E>(key), Scale::of::<E>(value));
             // SAFETY: all are elements of the slot, which is within the pool.
             unsafe {
-                let keys = self.keys.shared().at(index * key_dim::<E>(dim));
-                let values = self.values.shared().at(index * padded);
+                let (keys, values) = (group.keys.cast_mut(), group.values.cast_mut());
                 for d in 0..dim {
                     let key = E::store(key[d], key_scale.inverse);
                     keys.add(key_at::<E>(d, lane)).write(key);
@@ -223,8 +319,8 @@ impl<E: KvElement> LayerCache<E> {
                     values.add(value_at::<E>(padded, lane, d)).write(value);
                 }
                 if E::SCALED {
-                    self.key_scales.shared().at(index + lane).write(key_scale.scale);
-                    self.value_scales.shared().at(index + lane).write(value_scale.scale);
+                    group.key_scales.cast_mut().add(lane).write(key_scale.scale);
+                    group.value_scales.cast_mut().add(lane).write(value_scale.scale);
                 }
             }
         }

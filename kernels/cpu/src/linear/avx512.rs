@@ -10,6 +10,7 @@ use tenon_backend::DType;
 
 use super::portable::{has_fifth_bit, has_k_scales, zero_shift};
 use super::{Kernel, TileArgs, pick};
+use crate::attention::ahead::Lines;
 use crate::isa::Isa;
 use crate::packed::{BLOCK, Stripe};
 
@@ -42,7 +43,15 @@ pub(crate) use for_tokens;
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 unsafe fn quantized<const F: u8, const T: usize>(args: &TileArgs) {
     let mut acc = [_mm512_setzero_ps(); T];
-    for b in 0..args.layout.cols / BLOCK {
+    let blocks = args.layout.cols / BLOCK;
+    let rate = args.ahead.len.div_ceil(blocks);
+    let mut ahead = args.ahead;
+    for b in 0..blocks {
+        let now = rate.min(ahead.len);
+        for line in 0..now {
+            _mm_prefetch::<_MM_HINT_T1>(ahead.start.wrapping_add(line * 64).cast());
+        }
+        ahead = Lines { start: ahead.start.wrapping_add(now * 64), len: ahead.len - now };
         // SAFETY: block `b` is within the panel and the tile.
         unsafe {
             let stripe = const { Stripe::of(F) };

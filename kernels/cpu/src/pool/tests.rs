@@ -1,4 +1,4 @@
-//! The pool under jobs of all kinds, with more threads than cores and wake-ups that nobody asked for.
+//! The pool under jobs of all kinds, with more threads than cores and wake-ups without a job.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
