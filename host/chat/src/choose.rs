@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use tenon_text::AddedToken;
+
 use crate::parser::{Channel, Descriptor, Evidence, ReasoningStyle};
 use crate::watch::is_blank;
 
@@ -167,6 +169,23 @@ pub fn find_style<'a>(descriptor: &'a Descriptor, name: &str) -> Option<&'a Reas
     styles.find(|style| is_name(name, &style.name, &style.aliases))
 }
 
+/// A marker in every spelling that a vocabulary has: as it is, and with what all markers of some
+/// vocabularies carry in front of their `>` (`<think:opensource>`).
+pub fn spellings<'t>(marker: &'t str, added: &'t [AddedToken]) -> impl Iterator<Item = &'t str> {
+    let is_suffixed = move |text: &&str| is_suffixed(text, marker);
+    let suffixed = added.iter().map(|token| token.text.as_str()).filter(is_suffixed);
+    std::iter::once(marker).chain(suffixed)
+}
+
+/// Is it `marker` with a suffix, which begins with a colon?
+fn is_suffixed(text: &str, marker: &str) -> bool {
+    let inside = |text: &'_ str| -> Option<bool> {
+        let suffix = text.strip_prefix(marker.strip_suffix('>')?)?.strip_suffix('>')?;
+        Some(suffix.starts_with(':') && !suffix.contains(['<', '>', ' ', '\n']))
+    };
+    inside(text).unwrap_or(false)
+}
+
 /// Where the stream behind a rendered prompt starts: in reasoning if the prompt ends with one of
 /// the style's openers, blanks aside. `prompt_tail` is the prompt or any end of it that is longer
 /// than every opener and the blanks behind it.
@@ -174,9 +193,15 @@ pub fn start_channel(prompt_tail: &str, style: Option<&ReasoningStyle>) -> Chann
     let end = trim_end(prompt_tail);
     let is_opened = |style: &ReasoningStyle| {
         let mut openers = style.openers.iter().map(|opener| trim_end(opener));
-        openers.any(|opener| !opener.is_empty() && end.ends_with(opener))
+        openers.any(|opener| !opener.is_empty() && ends_with(end, opener))
     };
     if style.is_some_and(is_opened) { Channel::Reasoning } else { Channel::Content }
+}
+
+/// Does a text end with the marker, perhaps with a suffix in it?
+fn ends_with(text: &str, marker: &str) -> bool {
+    let last = text.rfind('<').map_or("", |at| &text[at..]);
+    text.ends_with(marker) || is_suffixed(last, marker)
 }
 
 /// May markers be strict? True when the vocabulary has every opener as one added token.
@@ -356,6 +381,9 @@ mod tests {
         assert_eq!(start("<think> \r\n\t\n"), Channel::Reasoning);
         assert_eq!(start("<think>\n\n</think>\n\n"), Channel::Content);
         assert_eq!(start("<|im_start|>assistant\n"), Channel::Content);
+        assert_eq!(start("<think:opensource>\n"), Channel::Reasoning);
+        assert_eq!(start("<think>\n</think:opensource>"), Channel::Content);
+        assert_eq!(start("<thinking>"), Channel::Content);
         assert_eq!(start_channel("<think>\n", None), Channel::Content);
         assert_eq!(start_channel("x", Some(&style("a", "", " "))), Channel::Content);
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tenon_engine::{FinishReason, Logprob, RequestId, StepOutput, TokenLogprobs};
 use tenon_text::{Detokenized, Detokenizer, DetokenizerOptions, StopStrings, Tokenizer};
 
+use crate::choose::spellings;
 use crate::driver::ParserDriver;
 use crate::ids::CallIds;
 use crate::parser::{Channel, ParseEvent, ParseFinish, ParserFault, Special};
@@ -51,7 +52,9 @@ impl TextSide {
         let keep = match &spec.parser {
             Some(binding) => {
                 let wanted = &binding.factory.descriptor().added_tokens;
-                wanted.iter().filter_map(|text| tokenizer.token_id(text)).collect()
+                let added = tokenizer.added_tokens();
+                let spelled = wanted.iter().flat_map(|text| spellings(text, added));
+                spelled.filter_map(|text| tokenizer.token_id(text)).collect()
             }
             None => Vec::new(),
         };

@@ -29,7 +29,7 @@ pub(crate) fn compile_chat(
     parser: Option<&ParserBinding>,
 ) -> Result<Option<Grammar>, ApiError> {
     let (asked, tools) = (request.structured.as_ref(), &request.tools);
-    let reasoning = parser.map_or(Starts::AtOnce, behind_reasoning);
+    let reasoning = parser.map_or(Starts::AtOnce, |parser| behind_reasoning(state, parser));
     let forced = matches!(tools.choice, ToolChoice::Required | ToolChoice::Named(_));
     if tools.list.is_empty() {
         let Some(Structured { spec, param }) = asked else { return Ok(None) };
@@ -82,13 +82,13 @@ fn calls(
         ));
     };
     let descriptor = factory.descriptor();
-    let has_token = |text: &&String| {
-        state.tokenizer.token_id(text).is_some_and(|id| state.tokenizer.is_added(id))
-    };
+    let added = state.tokenizer.added_tokens();
+    let has_token = |text: &&str| added.iter().any(|token| token.text == *text);
+    let wanted = descriptor.added_tokens.iter().flat_map(|text| choose::spellings(text, added));
     let model = ModelInfo {
         name: state.model.id.clone(),
         template: None,
-        added_tokens: descriptor.added_tokens.iter().filter(has_token).cloned().collect(),
+        added_tokens: wanted.filter(has_token).map(String::from).collect(),
     };
     let choice = match &tools.choice {
         ToolChoice::Auto if only => ToolChoice::Required,
@@ -151,22 +151,25 @@ fn enforceable(tools: &Tools, is_strict: bool) -> Result<String, ApiError> {
 }
 
 /// Where the answer proper begins, if reasoning may stand in front of it.
-fn behind_reasoning(parser: &ParserBinding) -> Starts {
+fn behind_reasoning(state: &ServerState, parser: &ParserBinding) -> Starts {
     let descriptor = parser.factory.descriptor();
     let style = parser.info.reasoning_style.as_deref();
     let Some(style) = style.and_then(|name| choose::find_style(descriptor, name)) else {
         return Starts::AtOnce;
     };
     let ReasoningStyle { openers, closers, ends_at_call, .. } = style;
-    let triggers = closers.iter().map(Trigger::text).collect();
+    let added = state.tokenizer.added_tokens();
+    let spelled = |texts: &[String]| -> Vec<String> {
+        texts.iter().flat_map(|text| choose::spellings(text, added)).map(String::from).collect()
+    };
+    let triggers = spelled(closers).into_iter().map(Trigger::text).collect();
     // A call would end the reasoning, and nothing would hold it to the grammar.
     let is_token = parser.info.strict_markers;
-    let call = |text: &String| Trigger { text: text.clone(), is_token };
-    let never =
-        if *ends_at_call { descriptor.openers.iter().map(call).collect() } else { Vec::new() };
+    let calls = if *ends_at_call { spelled(&descriptor.openers) } else { Vec::new() };
+    let never = calls.into_iter().map(|text| Trigger { text, is_token }).collect();
     match parser.info.start {
         Channel::Reasoning => Starts::After { triggers, never, must: true },
-        _ => Starts::Unless { openers: openers.clone(), triggers, never },
+        _ => Starts::Unless { openers: spelled(openers), triggers, never },
     }
 }
 
