@@ -3,29 +3,39 @@
 use alloc::boxed::Box;
 
 use tenon_guest::{
-    AtCall, CallGrammar, Declared, Envelope, EnvelopeRules, Family, Frame, Rule, Style, style,
+    AtCall, CallFormat, CallGrammar, Declared, Envelope, EnvelopeRules, Family, Frame, Rule, Style,
+    style,
 };
 
 use crate::lists;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+const TOOL_CALLS: CallFormat = lists(&["<tool_calls>"], &["</tool_calls>"], |_| {
+    Box::new(Envelope::new(EnvelopeRules::in_section("</tool_calls>")))
+});
+
+/// The calls of a list.
+const LIST: CallGrammar = CallGrammar {
+    call: "{\"name\": $QNAME, \"arguments\": $ARGS}",
+    between: Some(", "),
+    ..CallGrammar::JSON
+};
+
+const LIST_OF_LINES: CallGrammar = CallGrammar {
+    opener: "<tool_calls>[\n",
+    closer: "\n]</tool_calls>",
+    trigger: "<tool_calls>",
+    ..LIST
+};
+
 /// Jamba.
 pub struct Jamba;
 
 impl Declared for Jamba {
     const FAMILY: &'static Family = &Family {
-        calls: Some(&lists(&["<tool_calls>"], &["</tool_calls>"], |_| {
-            Box::new(Envelope::new(EnvelopeRules::in_section("</tool_calls>")))
-        })),
-        grammar: Some(CallGrammar {
-            opener: "<tool_calls>[\n",
-            call: "{\"name\": $QNAME, \"arguments\": $ARGS}",
-            between: Some(", "),
-            closer: "\n]</tool_calls>",
-            trigger: "<tool_calls>",
-            ..CallGrammar::JSON
-        }),
+        calls: Some(&TOOL_CALLS),
+        grammar: Some(LIST_OF_LINES),
         evidence: &[Rule::template(&["<tool_calls>", "<|bom|>"], &[])],
         ..Family::named("jamba", VERSION, "JSON lists in <tool_calls>: Jamba")
     };
@@ -38,16 +48,12 @@ impl Declared for Minimax {
     const FAMILY: &'static Family = &Family {
         aliases: &["minimax_m1"],
         reasoning: &[style::MINIMAX_M2],
-        calls: Some(&lists(&["<tool_calls>"], &["</tool_calls>"], |_| {
-            Box::new(Envelope::new(EnvelopeRules::in_section("</tool_calls>")))
-        })),
+        calls: Some(&TOOL_CALLS),
         grammar: Some(CallGrammar {
             opener: "<tool_calls>\n",
-            call: "{\"name\": $QNAME, \"arguments\": $ARGS}",
             between: Some("\n"),
             closer: "\n</tool_calls>",
-            trigger: "<tool_calls>",
-            ..CallGrammar::JSON
+            ..LIST_OF_LINES
         }),
         evidence: &[Rule::template(&["<tool_calls>", "<beginning_of_sentence>"], &[])],
         ..Family::named("minimax", VERSION, "JSON lines in <tool_calls>: MiniMax M1")
@@ -64,17 +70,8 @@ impl Declared for HunyuanA13b {
             Frame { opener: "<answer>", closer: "</answer>", is_control: false },
             Frame { opener: "助手：", closer: "", is_control: false },
         ],
-        calls: Some(&lists(&["<tool_calls>"], &["</tool_calls>"], |_| {
-            Box::new(Envelope::new(EnvelopeRules::in_section("</tool_calls>")))
-        })),
-        grammar: Some(CallGrammar {
-            opener: "<tool_calls>[\n",
-            call: "{\"name\": $QNAME, \"arguments\": $ARGS}",
-            between: Some(", "),
-            closer: "\n]</tool_calls>",
-            trigger: "<tool_calls>",
-            ..CallGrammar::JSON
-        }),
+        calls: Some(&TOOL_CALLS),
+        grammar: Some(LIST_OF_LINES),
         evidence: &[Rule::template(&["<tool_calls>", "<|extra_0|>"], &[])],
         ..Family::named(
             "hunyuan_a13b",
@@ -98,16 +95,12 @@ pub struct Apriel;
 impl Declared for Apriel {
     const FAMILY: &'static Family = &Family {
         reasoning: &[APRIEL],
-        calls: Some(&lists(&["<tool_calls>"], &["</tool_calls>"], |_| {
-            Box::new(Envelope::new(EnvelopeRules::in_section("</tool_calls>")))
-        })),
+        calls: Some(&TOOL_CALLS),
         grammar: Some(CallGrammar {
             opener: "<tool_calls>[",
-            call: "{\"name\": $QNAME, \"arguments\": $ARGS}",
-            between: Some(", "),
             closer: "]</tool_calls>",
             trigger: "<tool_calls>",
-            ..CallGrammar::JSON
+            ..LIST
         }),
         evidence: &[Rule::template(&["<tool_calls>[", "<available_tools>"], &[])],
         ..Family::named("apriel", VERSION, "JSON lists in <tool_calls>: Apriel 1.5 and 1.6")
@@ -126,11 +119,9 @@ impl Declared for NemotronDeci {
         })),
         grammar: Some(CallGrammar {
             opener: "<TOOLCALL>[",
-            call: "{\"name\": $QNAME, \"arguments\": $ARGS}",
-            between: Some(", "),
             closer: "]</TOOLCALL>",
             trigger: "<TOOLCALL>",
-            ..CallGrammar::JSON
+            ..LIST
         }),
         evidence: &[Rule::template(&["<TOOLCALL>"], &[])],
         ..Family::named(
@@ -157,10 +148,9 @@ impl Declared for Apertus {
         grammar: Some(CallGrammar {
             opener: "<|tools_prefix|>[",
             call: "{$QNAME: $ARGS}",
-            between: Some(", "),
             closer: "]<|tools_suffix|>",
             trigger: "<|tools_prefix|>",
-            ..CallGrammar::JSON
+            ..LIST
         }),
         evidence: &[
             Rule::template(&["<|tools_prefix|>"], &[]),
