@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tenon_chat::parser::{Channel, ParserFactory, RequestInfo, ToolChoice};
 use tenon_extensions::Parser;
 use tenon_formats::Entry;
+use tenon_guest::ModelInfo;
 
 /// One family's line.
 pub struct Row {
@@ -35,15 +36,16 @@ The page is written by the tests: `TENON_WRITE_FORMATS=1 cargo nextest run --car
 --workspace -E 'test(every_component_reads)'`. *Cases* are those of `tests/cases/formats.jsonl`,
 `more_formats.jsonl` and `reports.jsonl` that name the family; each ran in the sandbox whole, one
 character at a time, cut in two at every place and at 200 random ways, each with and without
-delivery by the host: *runs*. Times are nanoseconds per token of 4 bytes inside a string argument,
+delivery by the host: *runs*. *Enforced*: calls that are required, named, strict or one at most are
+held to the format's own grammar while the model writes them. Times are nanoseconds per token of 4 bytes inside a string argument,
 the least of five batches: the parser compiled natively (with the tests' checks); in the sandbox
 with a call per token; and with a call for 8 tokens. Sizes are bytes of the component.
 
 ";
 
 const COLUMNS: &str = "\
-| format | aliases | reasoning styles | cases | runs | native | sandbox | 8 a call | size |
-|---|---|---|---|---|---|---|---|---|
+| format | aliases | reasoning styles | enforced | cases | runs | native | sandbox | 8 a call | size |
+|---|---|---|---|---|---|---|---|---|---|
 ";
 
 /// Compares the page, or writes it.
@@ -69,13 +71,22 @@ fn fixed(row: &Row) -> String {
     let descriptor = row.parser.descriptor();
     let styles: Vec<&str> = descriptor.reasoning_styles.iter().map(|of| of.name.as_str()).collect();
     format!(
-        "| `{}` | {} | {} | {} | {} |",
+        "| `{}` | {} | {} | {} | {} | {} |",
         row.family.name,
         descriptor.aliases.join(", "),
         styles.join(", "),
+        if is_enforced(row.family) { "yes" } else { "" },
         row.num_cases,
         row.num_runs
     )
+}
+
+/// Has it a grammar for calls that are required?
+fn is_enforced(family: &Entry) -> bool {
+    let mut request = tenon_formats::request(&tools(), None, tenon_guest::Channel::Content);
+    request.tool_choice = tenon_guest::ToolChoice::Required;
+    let model = ModelInfo { name: "m".into(), template: None, added_tokens: Vec::new() };
+    (family.constraint)(&model, &request).unwrap().is_some()
 }
 
 fn line(root: &Path, row: &Row) -> String {
