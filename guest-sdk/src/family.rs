@@ -2,6 +2,7 @@
 //! The descriptor, with its triggers, is derived from it, so that the two cannot disagree.
 
 use alloc::boxed::Box;
+use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 

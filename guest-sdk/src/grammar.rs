@@ -1,26 +1,15 @@
-//! The grammar of a format's calls, as data, in the host's dialect `llguidance-lark/1`. The host
-//! enforces it for calls that are required, for one call at most, and for strict tools.
+//! The grammar of a format's calls, as data, for the host, which enforces it for calls that are
+//! required, for one call at most, and for strict tools.
 //!
 //! A family gives a [`CallGrammar`]: templates of what it writes around names and arguments, and
-//! how the arguments are written. The host has checked the tools' schemas and put what holds for
-//! every JSON value into them (`x-guidance`).
+//! how the arguments are written. The host makes the rules from it and from the tools' schemas:
+//! the grammar is `start: %calls {…}` in its dialect, which is this declaration with the request.
 
 use alloc::string::String;
 use alloc::vec;
-use alloc::vec::Vec;
-
-pub mod arguments;
-mod parameters;
-mod rules;
-mod schema;
 
 use crate::json::quoted;
 use crate::{Grammar, ModelInfo, RequestInfo, Starts, ToolChoice};
-pub use parameters::Parameters;
-pub use rules::{Hole, Rules};
-use rules::{joined, put};
-pub use schema::{Property, Schema};
-use schema::{elements, member};
 
 /// The dialect that the host knows.
 const DIALECT: &str = "llguidance-lark/1";
@@ -54,9 +43,65 @@ pub struct CallGrammar {
     /// What may stand in front of calls that are required, any number of times: free text between
     /// these two.
     pub lead: Option<[&'static str; 2]>,
-    /// How arguments are written: one of [`arguments`], or a closure that calls
-    /// [`Parameters::write`]. The expression of a tool's arguments; `Err`: words for a 400.
-    pub arguments: fn(&mut Rules<'_>, &Schema<'_>) -> Result<String, String>,
+    /// How arguments are written.
+    pub arguments: Arguments,
+}
+
+/// How arguments are written. What is not JSON holds the schema's properties in their order;
+/// what is not required may be left out.
+#[derive(Debug, Clone, Copy)]
+pub enum Arguments {
+    /// An object in JSON.
+    Json,
+    /// `a=1, b="x", c=True`: values in JSON, which Python reads alike, but for a flag or `None`.
+    Keywords,
+    /// `a:1,b:"x",c:{d:[true]}`, without the braces around it.
+    Bare {
+        /// Around strings, which have no escapes.
+        quote: &'static str,
+        /// To the parser a string at the top is another value if the schema admits one.
+        is_typed: bool,
+    },
+    /// Each a key and a value: strings as they are, up to a closer, other values as JSON.
+    Parameters(Parameters),
+}
+
+/// How a parameter is written.
+///
+/// ```
+/// # use tenon_guest::{Arguments, CallGrammar, Parameters};
+/// const XML: CallGrammar = CallGrammar {
+///     call: "<tool_call>\n<function=$NAME>\n$ARGS</function>\n</tool_call>",
+///     between: Some("\n"),
+///     trigger: "<tool_call>",
+///     arguments: Arguments::Parameters(Parameters::new(
+///         "<parameter=$KEY>\n$VALUE\n</parameter>\n",
+///         &["</parameter>"],
+///     )),
+///     ..CallGrammar::JSON
+/// };
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct Parameters {
+    /// One parameter: `$KEY`, `$VALUE`, `$TYPE`, which is JSON's name of the value's type, and
+    /// `$IS_TEXT`, which is `true` for strings and else `false`. With either of these two the
+    /// call itself says what is a string.
+    pub each: &'static str,
+    /// What ends a value, so that no string has it; with a newline in front: what does so at the
+    /// beginning of a line or of the value.
+    pub closers: &'static [&'static str],
+    /// A newline at the edge of a value is framing to the parser, but `each` writes none: no
+    /// string has one there.
+    pub trims_newlines: bool,
+    /// Objects and lists may be elements as parameters are, an item's key is `item`.
+    pub is_tree: bool,
+}
+
+impl Parameters {
+    /// Parameters whose strings have none of `closers`.
+    pub const fn new(each: &'static str, closers: &'static [&'static str]) -> Self {
+        Parameters { each, closers, trims_newlines: false, is_tree: false }
+    }
 }
 
 impl CallGrammar {
@@ -68,143 +113,121 @@ impl CallGrammar {
         closer: "",
         trigger: "",
         lead: None,
-        arguments: arguments::json,
+        arguments: Arguments::Json,
     };
 
     /// The grammar for a request; none when it leaves everything open.
-    ///
-    /// # Errors
-    /// Words for a 400: a named tool that is not among the tools; a name or a schema that the
-    /// format cannot hold.
-    pub fn build(
-        &self,
-        model: &ModelInfo,
-        request: &RequestInfo,
-    ) -> Result<Option<Grammar>, String> {
+    pub fn build(&self, model: &ModelInfo, request: &RequestInfo) -> Option<Grammar> {
         self.build_suffixed("", model, request)
     }
 
     /// The same with this in front of each `>` of the templates, which all end markers.
-    #[inline(never)]
     pub(crate) fn build_suffixed(
         &self,
         suffix: &str,
         model: &ModelInfo,
         request: &RequestInfo,
-    ) -> Result<Option<Grammar>, String> {
+    ) -> Option<Grammar> {
         let is_auto = match request.tool_choice {
-            ToolChoice::None => return Ok(None),
-            ToolChoice::Auto if request.parallel && !request.strict => return Ok(None),
+            ToolChoice::None => return None,
+            ToolChoice::Auto if request.parallel && !request.strict => return None,
             choice => choice == ToolChoice::Auto,
         };
-        let mut rules = Rules::new(&model.added_tokens, suffix);
-        // What of the first call the trigger has written already.
-        let written = if is_auto { self.trigger } else { "" };
-        let (opener, head) = match self.opener.strip_prefix(written) {
-            Some(opener) => (opener, ""),
-            None => ("", written.strip_prefix(self.opener).unwrap_or(written)),
-        };
-        let first = self.call.strip_prefix(head).ok_or("the format's trigger begins no call")?;
-        let tools = self.tools(&mut rules, request)?;
-        let mut start = rules.text(opener);
-        put(&mut start, &[" ", &calls(&mut rules, first, &tools)]);
-        if let (true, Some(between)) = (request.parallel, self.between) {
-            let further = calls(&mut rules, self.call, &tools);
-            put(&mut start, &[" (", &rules.text(between), " ", &further, ")*"]);
+        let mut out = Declaration(String::from("start: %calls {\"tools\":"));
+        out.0.push_str(&request.tools);
+        out.flag("auto", is_auto);
+        out.flag("parallel", request.parallel);
+        if let Some(name) = &request.tool_name {
+            out.text("tool_name", name);
         }
-        put(&mut start, &[" ", &rules.text(self.closer)]);
+        out.list("tokens", model.added_tokens.iter().map(String::as_str));
+        out.text("suffix", suffix);
+        out.text("opener", self.opener);
+        out.text("call", self.call);
+        if let Some(between) = self.between {
+            out.text("between", between);
+        }
+        out.text("closer", self.closer);
+        out.text("trigger", self.trigger);
+        if let Some(lead) = self.lead {
+            out.list("lead", lead.into_iter());
+        }
+        self.arguments.add(&mut out);
+        out.0.push_str("}\n");
         let starts = match is_auto && !self.trigger.is_empty() {
-            true => Starts::After(vec![rules.suffixed(self.trigger)]),
+            true => Starts::After(vec![suffixed(self.trigger, suffix)]),
             false => Starts::AtOnce,
         };
-        if is_auto && self.trigger.is_empty() {
-            put(&mut start, &[" | ", &self.free(&mut rules)]);
-        } else if let (false, Some([begin, end])) = (is_auto, self.lead) {
-            let lead = rules.text_up_to("/(.|\\n)*/", end, &[end]);
-            start = joined(&["(", &rules.text(begin), " ", &lead, ")* ", &start]);
-        }
-        Ok(Some(Grammar { dialect: DIALECT.into(), lark: rules.finish(&start), starts }))
+        Some(Grammar { dialect: DIALECT.into(), lark: out.0, starts })
     }
+}
 
-    /// The name and the rule of the arguments of each tool that may be called.
-    #[inline(never)]
-    fn tools<'a>(
-        &self,
-        rules: &mut Rules<'_>,
-        request: &'a RequestInfo,
-    ) -> Result<Vec<Tool<'a>>, String> {
-        let wanted = request.tool_name.as_deref().map(quoted);
-        let mut tools = Vec::new();
-        for tool in elements(&request.tools) {
-            let Some(function) = member(tool, "function") else { continue };
-            let Some(name) = member(function, "name") else { continue };
-            if wanted.as_deref().is_some_and(|wanted| wanted != name) {
-                continue;
+impl Arguments {
+    fn add(&self, out: &mut Declaration) {
+        match self {
+            Arguments::Json => out.text("arguments", "json"),
+            Arguments::Keywords => out.text("arguments", "keywords"),
+            Arguments::Bare { quote, is_typed } => {
+                out.0.push_str(",\"arguments\":{\"bare\":{");
+                out.text("quote", quote);
+                out.flag("typed", *is_typed);
+                out.0.push_str("}}");
             }
-            let name = &name[1..name.len() - 1];
-            if rules::place_of("$NAME", self.call) < self.call.len() && !name.bytes().all(is_plain)
-            {
-                return Err(joined(&[
-                    "the tool's name `",
-                    name,
-                    "` cannot stand in this model's calls; use \
-                    letters, digits, `_`, `-`, `.` and `:`",
-                ]));
+            Arguments::Parameters(parameters) => {
+                out.0.push_str(",\"arguments\":{\"parameters\":{");
+                out.text("each", parameters.each);
+                out.list("closers", parameters.closers.iter().copied());
+                out.flag("trims_newlines", parameters.trims_newlines);
+                out.flag("is_tree", parameters.is_tree);
+                out.0.push_str("}}");
             }
-            let parameters = member(function, "parameters").unwrap_or("{\"type\": \"object\"}");
-            let arguments = (self.arguments)(rules, &Schema::of_tool(name, parameters))?;
-            tools.push(Tool { name, arguments: rules.add(&arguments) });
         }
-        if tools.is_empty() {
-            let name = request.tool_name.as_deref().unwrap_or_default();
-            return Err(joined(&["`tool_choice` names `", name, "`, which is not in `tools`"]));
+    }
+}
+
+/// A JSON object as it is written, member by member.
+struct Declaration(String);
+
+impl Declaration {
+    fn key(&mut self, name: &str) {
+        if !self.0.ends_with('{') {
+            self.0.push(',');
         }
-        Ok(tools)
+        self.0.push_str(&quoted(name));
+        self.0.push(':');
     }
 
-    /// An answer that is no call: it begins like none.
+    fn flag(&mut self, name: &str, value: bool) {
+        self.key(name);
+        self.0.push_str(if value { "true" } else { "false" });
+    }
+
     #[inline(never)]
-    fn free(&self, rules: &mut Rules<'_>) -> String {
-        let first = if self.opener.is_empty() { self.call } else { self.opener };
-        let mut text = String::from("/[^\\s<");
-        if let Some(first) = first.chars().next() {
-            rules::escape_regex(first, &mut text);
+    fn text(&mut self, name: &str, value: &str) {
+        self.key(name);
+        self.0.push_str(&quoted(value));
+    }
+
+    fn list<'a>(&mut self, name: &str, values: impl Iterator<Item = &'a str>) {
+        self.key(name);
+        let mut between = '[';
+        for value in values {
+            self.0.push(between);
+            self.0.push_str(&quoted(value));
+            between = ',';
         }
-        text.push_str("](.|\\n)*/");
-        joined(&[&rules.terminal(&text), " | \"\""])
+        self.0.push_str(if between == '[' { "[]" } else { "]" });
     }
 }
 
-struct Tool<'a> {
-    /// As a JSON string has it, without the quotes.
-    name: &'a str,
-    arguments: String,
-}
-
-/// A rule for any of the tools' calls.
-#[inline(never)]
-fn calls(rules: &mut Rules<'_>, template: &str, tools: &[Tool<'_>]) -> String {
-    let mut any = String::new();
-    for tool in tools {
-        if !any.is_empty() {
-            any.push_str(" | ");
+/// The text with the suffix that all markers of the vocabulary share.
+fn suffixed(text: &str, suffix: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c == '>' {
+            out.push_str(suffix);
         }
-        let quoted = joined(&["\"", tool.name, "\""]);
-        any.push_str(&rules.fill(
-            template,
-            &[
-                ("$QNAME", Hole::Text(&quoted)),
-                ("$NAME", Hole::Text(tool.name)),
-                ("$ARGS", Hole::Rule(&tool.arguments)),
-                ("$ID", Hole::Rule("/[A-Za-z0-9]{9}/")),
-                ("$N", Hole::Rule("/[0-9]{1,3}/")),
-            ],
-        ));
+        out.push(c);
     }
-    rules.add(&any)
-}
-
-/// May it stand in a name that is not quoted?
-fn is_plain(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"_-.:".contains(&byte)
+    out
 }

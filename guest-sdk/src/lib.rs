@@ -24,7 +24,7 @@ mod envelope;
 mod family;
 mod fixed;
 mod framed;
-pub mod grammar;
+mod grammar;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod harness;
 mod headed;
@@ -54,7 +54,7 @@ pub use engine::Engine;
 pub use envelope::{Envelope, EnvelopeRules, List, MissingArguments};
 pub use family::{CallFormat, Family, Frame, Place, Rule, Section};
 pub use framed::{Framed, Header, Messages, Route};
-pub use grammar::CallGrammar;
+pub use grammar::{Arguments, CallGrammar, Parameters};
 pub use headed::{Headed, HeadedRules, Part};
 pub use parser::{Declared, Parser, Session};
 pub use python::{Python, PythonRules};

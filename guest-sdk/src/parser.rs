@@ -49,12 +49,8 @@ impl<T: Declared> Parser for T {
     }
 
     fn constraint(model: &ModelInfo, request: &RequestInfo) -> Result<Option<Grammar>, String> {
-        match T::FAMILY.grammar {
-            Some(grammar) => {
-                grammar.build_suffixed(T::FAMILY.suffix_in(&model.added_tokens), model, request)
-            }
-            None => Ok(None),
-        }
+        let suffix = T::FAMILY.suffix_in(&model.added_tokens);
+        Ok(T::FAMILY.grammar.and_then(|grammar| grammar.build_suffixed(suffix, model, request)))
     }
 
     fn open(request: RequestInfo) -> Engine {

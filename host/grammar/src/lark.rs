@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::GrammarError;
+use crate::calls::Calls;
 use crate::vocabulary::Vocabulary;
 
 /// A text as a quoted literal. It matches ordinary tokens only.
@@ -34,6 +35,30 @@ pub(crate) fn with_tokens(text: &str, vocabulary: &Vocabulary) -> String {
     }
     flush(&mut plain, &mut out);
     if out.is_empty() { "\"\"".into() } else { out.trim_end().into() }
+}
+
+/// Stands for the calls of a model's own format: `%calls {…}`.
+const CALLS: &str = "%calls";
+
+/// A grammar with its `%calls {…}`, of which it has one at most, spelled out.
+///
+/// # Errors
+/// When it is no declaration, or one that cannot be held to.
+pub(crate) fn expand_calls(grammar: &str) -> Result<String, GrammarError> {
+    let Some(at) = find_outside(grammar, CALLS) else { return Ok(grammar.into()) };
+    let rest = &grammar[at + CALLS.len()..];
+    let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Calls>();
+    let calls = match values.next() {
+        Some(Ok(calls)) => calls,
+        Some(Err(error)) => return Err(GrammarError::Invalid(format!("`{CALLS}`: {error}"))),
+        None => return Err(GrammarError::Invalid(format!("behind `{CALLS}` goes an object"))),
+    };
+    let rest = &rest[values.byte_offset()..];
+    if find_outside(rest, CALLS).is_some() {
+        return Err(GrammarError::Invalid(format!("a grammar has one `{CALLS}` at most")));
+    }
+    let expansion = calls.expand()?;
+    Ok([&grammar[..at], &expansion.expression, rest, "\n", &expansion.rules].concat())
 }
 
 /// Names an added token in a grammar: `%token "TEXT"`.

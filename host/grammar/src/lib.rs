@@ -5,6 +5,7 @@
 //! llguidance. It knows no requests, no HTTP and no engine.
 
 mod cache;
+mod calls;
 mod compiler;
 mod constraint;
 mod error;

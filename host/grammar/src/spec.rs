@@ -24,7 +24,7 @@ pub enum GrammarSpec {
     /// One of these texts.
     Choice(Vec<String>),
     /// A grammar in the library's Lark dialect; the rule `start` is the output. `%token "TEXT"` is
-    /// an added token of the model.
+    /// an added token of the model, `%calls {…}` calls in its own format.
     Lark(String),
     /// Free text with constrained parts.
     StructuralTag(StructuralTag),
@@ -125,7 +125,10 @@ impl GrammarSpec {
             GrammarSpec::Lark(text) => {
                 limits.check_bytes("the grammar in bytes", text.len(), limits.max_lark_bytes)?;
                 lark::check_depth(text)?;
-                lark(lark::resolve_tokens(text, vocabulary)?);
+                let text = lark::expand_calls(text)?;
+                limits.check_bytes("the grammar in bytes", text.len(), limits.max_lark_bytes)?;
+                lark::check_depth(&text)?;
+                lark(lark::resolve_tokens(&text, vocabulary)?);
             }
             GrammarSpec::StructuralTag(tag) => {
                 let text = tag.lower(vocabulary)?;

@@ -5,11 +5,11 @@
 mod support;
 
 use serde_json::{Value, json};
-use support::{Random, added, allowed, bytes, random_output, started};
+use support::{Random, added, allowed, bytes, random_output, refusal, started};
 use tenon_grammar::{Constraint, GrammarSpec, Starts, Trigger};
-use tenon_guest::grammar::{Parameters, arguments};
 use tenon_guest::{
-    CallGrammar, Channel, ModelInfo, RequestInfo, Starts as GuestStarts, ToolChoice,
+    Arguments, CallGrammar, Channel, ModelInfo, Parameters, RequestInfo, Starts as GuestStarts,
+    ToolChoice,
 };
 
 /// Names, counts and flags; an optional text, one of a few words, a list, an object, a `null`.
@@ -60,7 +60,7 @@ struct Format {
 impl Format {
     fn constraint(&self, choice: ToolChoice, parallel: bool) -> Constraint {
         let request = request(&tools(), choice, parallel);
-        let grammar = self.grammar.build(&model(self.tokens), &request).unwrap().unwrap();
+        let grammar = self.grammar.build(&model(self.tokens), &request).unwrap();
         let starts = match grammar.starts {
             GuestStarts::AtOnce => Starts::AtOnce,
             GuestStarts::After(texts) => {
@@ -267,10 +267,10 @@ fn xml() -> Format {
             call: "<tool_call>\n<function=$NAME>\n$ARGS</function>\n</tool_call>",
             between: Some("\n"),
             trigger: "<tool_call>",
-            arguments: |rules, schema| {
-                let each = "<parameter=$KEY>\n$VALUE\n</parameter>\n";
-                Parameters::new(each, &["</parameter>"]).write(rules, schema)
-            },
+            arguments: Arguments::Parameters(Parameters::new(
+                "<parameter=$KEY>\n$VALUE\n</parameter>\n",
+                &["</parameter>"],
+            )),
             ..CallGrammar::JSON
         },
         tokens: &["<tool_call>", "</tool_call>"],
@@ -324,10 +324,10 @@ fn tagged_parameters_with_tokens_and_flags() {
             call: "<tool_call>$NAME\n$ARGS</tool_call>",
             between: Some("\n"),
             trigger: "<tool_call>",
-            arguments: |rules, schema| {
-                let each = "<arg_key>$KEY</arg_key>\n<arg_value>$VALUE</arg_value>\n";
-                Parameters::new(each, &["</arg_value>"]).write(rules, schema)
-            },
+            arguments: Arguments::Parameters(Parameters::new(
+                "<arg_key>$KEY</arg_key>\n<arg_value>$VALUE</arg_value>\n",
+                &["</arg_value>"],
+            )),
             ..CallGrammar::JSON
         },
         tokens: &[
@@ -360,11 +360,11 @@ fn tagged_parameters_with_tokens_and_flags() {
             between: Some(""),
             closer: "</｜DSML｜calls>",
             trigger: "<｜DSML｜calls>",
-            arguments: |rules, schema| {
-                let each = "<｜DSML｜parameter name=\"$KEY\" string=\"$IS_TEXT\">$VALUE\
-                            </｜DSML｜parameter>\n";
-                Parameters::new(each, &["</｜DSML｜parameter>"]).write(rules, schema)
-            },
+            arguments: Arguments::Parameters(Parameters::new(
+                "<｜DSML｜parameter name=\"$KEY\" string=\"$IS_TEXT\">$VALUE\
+                            </｜DSML｜parameter>\n",
+                &["</｜DSML｜parameter>"],
+            )),
             ..CallGrammar::JSON
         },
         tokens: &["｜DSML｜"],
@@ -400,7 +400,7 @@ fn python_calls() {
             call: "$NAME($ARGS)",
             between: Some(", "),
             closer: "]",
-            arguments: arguments::keywords,
+            arguments: Arguments::Keywords,
             ..CallGrammar::JSON
         },
         tokens: &[],
@@ -433,7 +433,7 @@ fn gemma(quote_is_token: bool) -> Format {
             call: "<tool_call>call:$NAME{$ARGS}</tool_call>",
             between: Some(""),
             trigger: "<tool_call>",
-            arguments: |rules, schema| arguments::bare(rules, schema, "<|\"|>"),
+            arguments: Arguments::Bare { quote: "<|\"|>", is_typed: false },
             ..CallGrammar::JSON
         },
         tokens: if quote_is_token {
@@ -482,7 +482,7 @@ fn arguments_of_anything() {
     let tools = json!([{"type": "function", "function": {"name": "f", "parameters": open}}]);
     let check = |format: Format, yes: &str, no: &str| {
         let request = request(&tools, ToolChoice::Required, false);
-        let grammar = format.grammar.build(&model(format.tokens), &request).unwrap().unwrap();
+        let grammar = format.grammar.build(&model(format.tokens), &request).unwrap();
         let constraint = started(&GrammarSpec::Lark(grammar.lark), &Starts::AtOnce);
         assert_eq!(format.stops(constraint.clone(), yes), None, "{yes}");
         assert!(format.stops(constraint, no).is_some(), "{no}");
@@ -493,7 +493,7 @@ fn arguments_of_anything() {
         |args: &str| format!("<tool_call>call:f{{{}}}</tool_call>", args.replace('Q', "<|\"|>"));
     check(gemma(true), &call("a:{b:[QxQ,1,{}],c:null},d:true"), &call("a:{\"b\":1}"));
     let python =
-        CallGrammar { call: "$NAME($ARGS)", arguments: arguments::keywords, ..CallGrammar::JSON };
+        CallGrammar { call: "$NAME($ARGS)", arguments: Arguments::Keywords, ..CallGrammar::JSON };
     check(Format { grammar: python, tokens: &[] }, "f(a=1, b={\"c\": [null]})", "f(1)");
 }
 
@@ -503,7 +503,8 @@ fn what_a_format_cannot_hold_is_named() {
         let tools =
             json!([{"type": "function", "function": {"name": "f", "parameters": parameters}}]);
         let request = request(&tools, ToolChoice::Required, true);
-        let said = format.grammar.build(&model(format.tokens), &request).unwrap_err();
+        let grammar = format.grammar.build(&model(format.tokens), &request).unwrap();
+        let said = refusal(&GrammarSpec::Lark(grammar.lark)).to_string();
         assert!(said.contains(words) && said.contains("`f`"), "{parameters}: {said}");
     };
     let of = |schema: Value| json!({"type": "object", "properties": {"a": schema}});
@@ -520,6 +521,40 @@ fn what_a_format_cannot_hold_is_named() {
     refused(&gemma(true), nested, "`minItems`");
     let spaced = json!([{"type": "function", "function": {"name": "a b", "parameters": {}}}]);
     let request = request(&spaced, ToolChoice::Required, true);
-    let said = xml().grammar.build(&model(&[]), &request).unwrap_err();
+    let grammar = xml().grammar.build(&model(&[]), &request).unwrap();
+    let said = refusal(&GrammarSpec::Lark(grammar.lark)).to_string();
     assert!(said.contains("`a b`"), "{said}");
+}
+
+#[test]
+fn declarations_are_checked() {
+    let refused = |declaration: &str, words: &str| {
+        let said = refusal(&GrammarSpec::Lark(format!("start: {declaration}"))).to_string();
+        assert!(said.contains(words), "{declaration}: {said}");
+    };
+    let call = json!({"tools": tools(), "parallel": true, "call": "$QNAME $ARGS"});
+    let with = |key: &str, value: Value| {
+        let mut call = call.clone();
+        call[key] = value;
+        format!("%calls {call}")
+    };
+    started(&GrammarSpec::Lark(format!("start: %calls {call} \"!\"")), &Starts::AtOnce);
+    refused("%calls", "behind `%calls`");
+    refused("%calls {}", "tools");
+    refused(&with("colour", json!("red")), "colour");
+    refused(&with("arguments", json!("yaml")), "yaml");
+    refused(&with("tools", json!([])), "not in `tools`");
+    refused(&with("tool_name", json!("missing")), "`missing`");
+    refused(&format!("%calls {call} %calls {call}"), "one `%calls`");
+    refused(&with("opener", json!("<".repeat(2000))), "templates");
+    refused(&with("tokens", json!(["<no_such>"])).replace("$QNAME", "<no_such>"), "<no_such>");
+    // References that fan out end somewhere.
+    let fan = json!({"anyOf": vec![json!({"$ref": "#/$defs/a"}); 8]});
+    let parameters =
+        json!({"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": fan}});
+    let tool = json!([{"type": "function", "function": {"name": "f", "parameters": parameters}}]);
+    let mut fans = call.clone();
+    fans["tools"] = tool;
+    fans["arguments"] = json!({"parameters": {"each": "$KEY=$VALUE;", "closers": [";"]}});
+    refused(&format!("%calls {fans}"), "`f`");
 }

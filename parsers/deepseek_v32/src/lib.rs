@@ -7,10 +7,9 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 
-use tenon_guest::grammar::Parameters;
 use tenon_guest::{
-    CallFormat, CallGrammar, Closing, Declared, Family, Keys, Naming, Rule, Section, TagRules,
-    Tagged, style,
+    Arguments, CallFormat, CallGrammar, Closing, Declared, Family, Keys, Naming, Parameters, Rule,
+    Section, TagRules, Tagged, style,
 };
 
 /// One of them is a token each.
@@ -45,11 +44,11 @@ const GRAMMAR: CallGrammar = CallGrammar {
     between: Some(""),
     closer: "</｜DSML｜function_calls>",
     trigger: "<｜DSML｜function_calls>",
-    arguments: |rules, schema| {
-        let each = "<｜DSML｜parameter name=\"$KEY\" string=\"$IS_TEXT\">$VALUE\
-                    </｜DSML｜parameter>\n";
-        Parameters::new(each, &["</｜DSML｜parameter>"]).write(rules, schema)
-    },
+    arguments: Arguments::Parameters(Parameters::new(
+        "<｜DSML｜parameter name=\"$KEY\" string=\"$IS_TEXT\">$VALUE\
+                    </｜DSML｜parameter>\n",
+        &["</｜DSML｜parameter>"],
+    )),
     ..CallGrammar::JSON
 };
 
@@ -129,11 +128,11 @@ impl Declared for Gigachat35 {
             call: "<｜GCML｜invoke name=\"$NAME\">\n$ARGS</｜GCML｜invoke>\n",
             closer: "</｜GCML｜tool_calls>",
             trigger: "<｜GCML｜tool_calls>",
-            arguments: |rules, schema| {
-                let each = "<｜GCML｜parameter name=\"$KEY\" string=\"$IS_TEXT\">$VALUE\
-                            </｜GCML｜parameter>\n";
-                Parameters::new(each, &["</｜GCML｜parameter>"]).write(rules, schema)
-            },
+            arguments: Arguments::Parameters(Parameters::new(
+                "<｜GCML｜parameter name=\"$KEY\" string=\"$IS_TEXT\">$VALUE\
+                            </｜GCML｜parameter>\n",
+                &["</｜GCML｜parameter>"],
+            )),
             ..GRAMMAR
         }),
         evidence: &[Rule::template(&["｜GCML｜"], &[]), Rule::vocabulary(&["｜GCML｜"])],

@@ -7,10 +7,9 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 
-use tenon_guest::grammar::Parameters;
 use tenon_guest::{
-    ByFirst, CallFormat, CallGrammar, Closing, Declared, Envelope, EnvelopeRules, Family, Keys,
-    Naming, Rule, Section, TagRules, Tagged,
+    Arguments, ByFirst, CallFormat, CallGrammar, Closing, Declared, Envelope, EnvelopeRules,
+    Family, Keys, Naming, Parameters, Rule, Section, TagRules, Tagged,
 };
 
 const TAGS: TagRules = TagRules {
@@ -55,10 +54,10 @@ impl Declared for Dots {
             between: Some(""),
             closer: "</dots_function_call>",
             trigger: "<dots_function_call>",
-            arguments: |rules, schema| {
-                let each = "<parameter name=\"$KEY\">$VALUE</parameter>\n";
-                Parameters::new(each, &["</parameter>"]).write(rules, schema)
-            },
+            arguments: Arguments::Parameters(Parameters::new(
+                "<parameter name=\"$KEY\">$VALUE</parameter>\n",
+                &["</parameter>"],
+            )),
             ..CallGrammar::JSON
         }),
         evidence: &[Rule::template(&["<dots_function_call>"], &[])],

@@ -53,7 +53,7 @@ impl Parser for FunctionaryV3 {
             // Nothing but its name says that a message is a call.
             return Ok(None);
         }
-        GRAMMAR.build(model, request)
+        Ok(GRAMMAR.build(model, request))
     }
 
     fn open(request: RequestInfo) -> Framed {

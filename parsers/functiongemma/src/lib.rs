@@ -7,9 +7,9 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 
-use tenon_guest::grammar::arguments;
 use tenon_guest::{
-    BareKeys, BareKeysRules, CallFormat, CallGrammar, Declared, Family, Rule, export_parser,
+    Arguments, BareKeys, BareKeysRules, CallFormat, CallGrammar, Declared, Family, Rule,
+    export_parser,
 };
 
 const OPENER: &str = "<start_function_call>";
@@ -35,7 +35,7 @@ impl Declared for FunctionGemma {
             call: "<start_function_call>call:$NAME{$ARGS}<end_function_call>",
             between: Some(""),
             trigger: "<start_function_call>",
-            arguments: |rules, schema| arguments::typed_bare(rules, schema, DELIMITER),
+            arguments: Arguments::Bare { quote: DELIMITER, is_typed: true },
             ..CallGrammar::JSON
         }),
         evidence: &[Rule::template(&[OPENER], &[]), Rule::vocabulary(&[OPENER, CLOSER])],

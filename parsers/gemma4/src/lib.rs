@@ -7,9 +7,9 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 
-use tenon_guest::grammar::arguments;
 use tenon_guest::{
-    BareKeys, BareKeysRules, CallFormat, CallGrammar, Declared, Family, Rule, export_parser, style,
+    Arguments, BareKeys, BareKeysRules, CallFormat, CallGrammar, Declared, Family, Rule,
+    export_parser, style,
 };
 
 const OPENER: &str = "<|tool_call>";
@@ -37,7 +37,7 @@ impl Declared for Gemma4 {
             call: "<|tool_call>call:$NAME{$ARGS}<tool_call|>",
             between: Some(""),
             trigger: "<|tool_call>",
-            arguments: |rules, schema| arguments::bare(rules, schema, DELIMITER),
+            arguments: Arguments::Bare { quote: DELIMITER, is_typed: false },
             ..CallGrammar::JSON
         }),
         evidence: &[Rule::template(&[OPENER], &[]), Rule::vocabulary(&[OPENER, CLOSER])],

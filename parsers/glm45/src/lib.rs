@@ -8,9 +8,9 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 
-use tenon_guest::grammar::Parameters;
 use tenon_guest::{
-    CallFormat, CallGrammar, Closing, Declared, Family, Keys, Naming, Rule, TagRules, Tagged, style,
+    Arguments, CallFormat, CallGrammar, Closing, Declared, Family, Keys, Naming, Parameters, Rule,
+    TagRules, Tagged, style,
 };
 
 const TAGS: TagRules = TagRules {
@@ -35,10 +35,10 @@ const GRAMMAR: CallGrammar = CallGrammar {
     call: "<tool_call>$NAME\n$ARGS</tool_call>",
     between: Some("\n"),
     trigger: "<tool_call>",
-    arguments: |rules, schema| {
-        let each = "<arg_key>$KEY</arg_key>\n<arg_value>$VALUE</arg_value>\n";
-        Parameters::new(each, &["</arg_value>"]).write(rules, schema)
-    },
+    arguments: Arguments::Parameters(Parameters::new(
+        "<arg_key>$KEY</arg_key>\n<arg_value>$VALUE</arg_value>\n",
+        &["</arg_value>"],
+    )),
     ..CallGrammar::JSON
 };
 
@@ -79,10 +79,10 @@ impl Declared for Glm47 {
         grammar: Some(CallGrammar {
             call: "<tool_call>$NAME$ARGS</tool_call>",
             between: Some(""),
-            arguments: |rules, schema| {
-                let each = "<arg_key>$KEY</arg_key><arg_value>$VALUE</arg_value>";
-                Parameters::new(each, &["</arg_value>"]).write(rules, schema)
-            },
+            arguments: Arguments::Parameters(Parameters::new(
+                "<arg_key>$KEY</arg_key><arg_value>$VALUE</arg_value>",
+                &["</arg_value>"],
+            )),
             ..GRAMMAR
         }),
         evidence: &[Rule::template(

@@ -7,10 +7,9 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 
-use tenon_guest::grammar::Parameters;
 use tenon_guest::{
-    CallFormat, CallGrammar, Closing, Declared, Family, Keys, Naming, Rule, Section, TagRules,
-    Tagged, style,
+    Arguments, CallFormat, CallGrammar, Closing, Declared, Family, Keys, Naming, Parameters, Rule,
+    Section, TagRules, Tagged, style,
 };
 
 const TAGS: TagRules = TagRules {
@@ -57,10 +56,10 @@ impl Declared for HyV3 {
             between: Some(""),
             closer: "</tool_calls>",
             trigger: "<tool_calls>",
-            arguments: |rules, schema| {
-                let each = "<arg_key>$KEY</arg_key>\n<arg_value>$VALUE</arg_value>\n";
-                Parameters::new(each, &["</arg_value>"]).write(rules, schema)
-            },
+            arguments: Arguments::Parameters(Parameters::new(
+                "<arg_key>$KEY</arg_key>\n<arg_value>$VALUE</arg_value>\n",
+                &["</arg_value>"],
+            )),
             ..CallGrammar::JSON
         }),
         evidence: &[

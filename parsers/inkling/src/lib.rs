@@ -64,7 +64,7 @@ impl Parser for Inkling {
             // Answers and thoughts begin with the same token.
             return Ok(None);
         }
-        GRAMMAR.build(model, request)
+        Ok(GRAMMAR.build(model, request))
     }
 
     fn open(request: RequestInfo) -> Framed {

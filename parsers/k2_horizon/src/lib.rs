@@ -7,10 +7,9 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 
-use tenon_guest::grammar::Parameters;
 use tenon_guest::{
-    ByFirst, CallFormat, CallGrammar, Closing, Declared, Envelope, EnvelopeRules, Family, Keys,
-    Naming, Rule, Section, TagRules, Tagged, style,
+    Arguments, ByFirst, CallFormat, CallGrammar, Closing, Declared, Envelope, EnvelopeRules,
+    Family, Keys, Naming, Parameters, Rule, Section, TagRules, Tagged, style,
 };
 
 const OPENER: &str = "<ifm|tool_call>";
@@ -73,11 +72,11 @@ impl Declared for K2Horizon {
             between: Some(""),
             closer: SECTION_CLOSER,
             trigger: "<ifm|tool_calls>",
-            arguments: |rules, schema| {
-                let each = "<ifm|arg_key>$KEY</ifm|arg_key>\n\
-                            <ifm|arg_value>$VALUE</ifm|arg_value>\n";
-                Parameters::new(each, &["</ifm|arg_value>"]).write(rules, schema)
-            },
+            arguments: Arguments::Parameters(Parameters::new(
+                "<ifm|arg_key>$KEY</ifm|arg_key>\n\
+                            <ifm|arg_value>$VALUE</ifm|arg_value>\n",
+                &["</ifm|arg_value>"],
+            )),
             ..CallGrammar::JSON
         }),
         evidence: &[

@@ -9,9 +9,9 @@ use alloc::boxed::Box;
 
 mod xtml;
 
-use tenon_guest::grammar::Parameters;
 use tenon_guest::{
-    AtCall, CallFormat, CallGrammar, Declared, Family, Frame, Rule, Section, Style, export_parser,
+    Arguments, AtCall, CallFormat, CallGrammar, Declared, Family, Frame, Parameters, Rule, Section,
+    Style, export_parser,
 };
 use xtml::Xtml;
 
@@ -56,11 +56,11 @@ impl Declared for KimiK3 {
             between: Some(""),
             closer: "<|close|>tools<|sep|>",
             trigger: "<|open|>tools<|sep|>",
-            arguments: |rules, schema| {
-                let each = "<|open|>argument key=\"$KEY\" type=\"$TYPE\"<|sep|>$VALUE\
-                            <|close|>argument<|sep|>";
-                Parameters::new(each, &["<|close|>argument<|sep|>"]).write(rules, schema)
-            },
+            arguments: Arguments::Parameters(Parameters::new(
+                "<|open|>argument key=\"$KEY\" type=\"$TYPE\"<|sep|>$VALUE\
+                            <|close|>argument<|sep|>",
+                &["<|close|>argument<|sep|>"],
+            )),
             ..CallGrammar::JSON
         }),
         evidence: &[

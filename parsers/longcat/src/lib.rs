@@ -7,10 +7,9 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 
-use tenon_guest::grammar::Parameters;
 use tenon_guest::{
-    ByFirst, CallFormat, CallGrammar, Closing, Declared, Envelope, EnvelopeRules, Family, Keys,
-    Naming, Rule, TagRules, Tagged, style,
+    Arguments, ByFirst, CallFormat, CallGrammar, Closing, Declared, Envelope, EnvelopeRules,
+    Family, Keys, Naming, Parameters, Rule, TagRules, Tagged, style,
 };
 
 const OPENER: &str = "<longcat_tool_call>";
@@ -59,11 +58,11 @@ impl Declared for Longcat {
             call: "<longcat_tool_call>$NAME\n$ARGS</longcat_tool_call>",
             between: Some(""),
             trigger: OPENER,
-            arguments: |rules, schema| {
-                let each = "<longcat_arg_key>$KEY</longcat_arg_key>\n\
-                            <longcat_arg_value>$VALUE</longcat_arg_value>\n";
-                Parameters::new(each, &["</longcat_arg_value>"]).write(rules, schema)
-            },
+            arguments: Arguments::Parameters(Parameters::new(
+                "<longcat_arg_key>$KEY</longcat_arg_key>\n\
+                            <longcat_arg_value>$VALUE</longcat_arg_value>\n",
+                &["</longcat_arg_value>"],
+            )),
             ..CallGrammar::JSON
         }),
         evidence: &[Rule::template(&[OPENER], &[]), Rule::vocabulary(&[OPENER, CLOSER])],

@@ -7,9 +7,9 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 
-use tenon_guest::grammar::Parameters;
 use tenon_guest::{
-    CallFormat, CallGrammar, Closing, Declared, Family, Keys, Naming, Rule, TagRules, Tagged, style,
+    Arguments, CallFormat, CallGrammar, Closing, Declared, Family, Keys, Naming, Parameters, Rule,
+    TagRules, Tagged, style,
 };
 
 const TAGS: TagRules = TagRules {
@@ -37,11 +37,11 @@ impl Declared for Minicpm5 {
             call: "<function name=\"$NAME\">$ARGS</function>",
             between: Some(""),
             trigger: "<function name=",
-            arguments: |rules, schema| {
-                // Any text but the section's end: bare values could begin with a section's begin.
-                let each = "<param name=\"$KEY\"><![CDATA[$VALUE]]></param>";
-                Parameters::new(each, &["]]>"]).write(rules, schema)
-            },
+            // Any text but the section's end: bare values could begin with a section's begin.
+            arguments: Arguments::Parameters(Parameters::new(
+                "<param name=\"$KEY\"><![CDATA[$VALUE]]></param>",
+                &["]]>"],
+            )),
             ..CallGrammar::JSON
         }),
         evidence: &[Rule::template(&["<function name=", "<param name="], &[])],

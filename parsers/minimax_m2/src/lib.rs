@@ -7,10 +7,9 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 
-use tenon_guest::grammar::Parameters;
 use tenon_guest::{
-    CallFormat, CallGrammar, Closing, Declared, Family, Keys, Naming, Rule, Section, TagRules,
-    Tagged, style,
+    Arguments, CallFormat, CallGrammar, Closing, Declared, Family, Keys, Naming, Parameters, Rule,
+    Section, TagRules, Tagged, style,
 };
 
 /// In the wrapper an `invoke` is a call; without it the next tag has to prove it.
@@ -55,11 +54,13 @@ impl Declared for MinimaxM2 {
             between: Some(""),
             closer: "</minimax:tool_call>",
             trigger: "<minimax:tool_call>",
-            arguments: |rules, schema| {
-                let each = "<parameter name=\"$KEY\">$VALUE</parameter>\n";
-                let values = Parameters::new(each, &["</parameter>"]);
-                Parameters { trims_newlines: true, ..values }.write(rules, schema)
-            },
+            arguments: Arguments::Parameters(Parameters {
+                trims_newlines: true,
+                ..Parameters::new(
+                    "<parameter name=\"$KEY\">$VALUE</parameter>\n",
+                    &["</parameter>"],
+                )
+            }),
             ..CallGrammar::JSON
         }),
         evidence: &[

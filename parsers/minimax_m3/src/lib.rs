@@ -6,9 +6,9 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 
-use tenon_guest::grammar::Parameters;
 use tenon_guest::{
-    CallFormat, CallGrammar, Declared, Family, Rule, Section, Tree, TreeRules, style,
+    Arguments, CallFormat, CallGrammar, Declared, Family, Parameters, Rule, Section, Tree,
+    TreeRules, style,
 };
 
 const TAGS: TreeRules = TreeRules {
@@ -39,11 +39,13 @@ impl Declared for MinimaxM3 {
             between: Some(""),
             closer: "]<]minimax[>[</tool_call>",
             trigger: "]<]minimax[>[<tool_call>",
-            arguments: |rules, schema| {
-                let each = "]<]minimax[>[<$KEY>$VALUE]<]minimax[>[</$KEY>";
-                Parameters { is_tree: true, ..Parameters::new(each, &["]<]minimax[>[<"]) }
-                    .write(rules, schema)
-            },
+            arguments: Arguments::Parameters(Parameters {
+                is_tree: true,
+                ..Parameters::new(
+                    "]<]minimax[>[<$KEY>$VALUE]<]minimax[>[</$KEY>",
+                    &["]<]minimax[>[<"],
+                )
+            }),
             ..CallGrammar::JSON
         }),
         evidence: &[Rule::template(&["]<]minimax[>["], &[]), Rule::vocabulary(&["]<]minimax[>["])],

@@ -6,12 +6,12 @@
 extern crate alloc;
 
 use alloc::boxed::Box;
+use alloc::string::String;
 
-use tenon_guest::grammar::Parameters;
 use tenon_guest::{
-    AtCall, Call, CallGrammar, CallReader, Closing, Descriptor, Family, Framed, Grammar, Header,
-    Keys, Messages, ModelInfo, Naming, Opened, Parser, RequestInfo, Route, Rule, Step, Style,
-    TagRules, Tagged, ToolChoice, export_parser, is_blank,
+    Arguments, AtCall, Call, CallGrammar, CallReader, Closing, Descriptor, Family, Framed, Grammar,
+    Header, Keys, Messages, ModelInfo, Naming, Opened, Parameters, Parser, RequestInfo, Route,
+    Rule, Step, Style, TagRules, Tagged, ToolChoice, export_parser, is_blank,
 };
 
 const ENDS: &[&str] = &["<|eom|>", "<|eot|>", "<|end_of_text|>"];
@@ -60,10 +60,10 @@ const GRAMMAR: CallGrammar = CallGrammar {
     between: Some(""),
     closer: "</atem:function_calls>",
     lead: Some([" to=self<|message|>", "<|eom|><|start|>assistant"]),
-    arguments: |rules, schema| {
-        let each = "<atem:parameter name=\"$KEY\">$VALUE</atem:parameter>\n";
-        Parameters::new(each, &["</atem:parameter>"]).write(rules, schema)
-    },
+    arguments: Arguments::Parameters(Parameters::new(
+        "<atem:parameter name=\"$KEY\">$VALUE</atem:parameter>\n",
+        &["</atem:parameter>"],
+    )),
     ..CallGrammar::JSON
 };
 
@@ -81,9 +81,9 @@ impl Parser for Muse {
         if request.tool_choice == ToolChoice::Auto {
             let block =
                 CallGrammar { opener: "<atem:function_calls>\n", trigger: BLOCK, ..GRAMMAR };
-            return block.build(model, request);
+            return Ok(block.build(model, request));
         }
-        GRAMMAR.build(model, request)
+        Ok(GRAMMAR.build(model, request))
     }
 
     fn open(request: RequestInfo) -> Framed {

@@ -6,9 +6,9 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 
-use tenon_guest::grammar::arguments;
 use tenon_guest::{
-    CallFormat, CallGrammar, Declared, Family, Python, PythonRules, Rule, export_parser, style,
+    Arguments, CallFormat, CallGrammar, Declared, Family, Python, PythonRules, Rule, export_parser,
+    style,
 };
 
 const CLOSER: &str = "</function_calls>";
@@ -36,7 +36,7 @@ impl Declared for Olmo3 {
             between: Some("\n"),
             closer: "\n</function_calls>",
             trigger: "<function_calls>",
-            arguments: arguments::keywords,
+            arguments: Arguments::Keywords,
             ..CallGrammar::JSON
         }),
         evidence: &[Rule::template(&["<function_calls>"], &["<invoke name="])],

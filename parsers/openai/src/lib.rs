@@ -56,7 +56,7 @@ impl Parser for OpenAi {
     }
 
     fn constraint(model: &ModelInfo, request: &RequestInfo) -> Result<Option<Grammar>, String> {
-        GRAMMAR.build(model, request)
+        Ok(GRAMMAR.build(model, request))
     }
 
     fn open(request: RequestInfo) -> Framed {

@@ -7,10 +7,9 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 
-use tenon_guest::grammar::arguments;
 use tenon_guest::{
-    CallFormat, CallGrammar, Declared, Family, Place, Python, PythonRules, Rule, export_parser,
-    style,
+    Arguments, CallFormat, CallGrammar, Declared, Family, Place, Python, PythonRules, Rule,
+    export_parser, style,
 };
 
 const OPENER: &str = "<|python_start|>";
@@ -38,7 +37,7 @@ impl Declared for Pythonic {
             call: "$NAME($ARGS)",
             between: Some(", "),
             closer: "]",
-            arguments: arguments::keywords,
+            arguments: Arguments::Keywords,
             ..CallGrammar::JSON
         }),
         evidence: &[

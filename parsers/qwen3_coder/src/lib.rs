@@ -8,10 +8,9 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 
-use tenon_guest::grammar::Parameters;
 use tenon_guest::{
-    CallFormat, CallGrammar, Closing, Declared, Family, Keys, Naming, Rule, Section, TagRules,
-    Tagged, style,
+    Arguments, CallFormat, CallGrammar, Closing, Declared, Family, Keys, Naming, Parameters, Rule,
+    Section, TagRules, Tagged, style,
 };
 
 const TAGS: TagRules = TagRules {
@@ -39,7 +38,7 @@ const GRAMMAR: CallGrammar = CallGrammar {
     call: "<tool_call>\n<function=$NAME>\n$ARGS</function>\n</tool_call>",
     between: Some("\n"),
     trigger: "<tool_call>",
-    arguments: |rules, schema| FRAMED.write(rules, schema),
+    arguments: Arguments::Parameters(FRAMED),
     ..CallGrammar::JSON
 };
 
@@ -82,10 +81,7 @@ impl Declared for Mimo {
     const FAMILY: &'static Family = &Family {
         reasoning: &[style::MIMO],
         calls: Some(&CALLS),
-        grammar: Some(CallGrammar {
-            arguments: |rules, schema| BARE.write(rules, schema),
-            ..GRAMMAR
-        }),
+        grammar: Some(CallGrammar { arguments: Arguments::Parameters(BARE), ..GRAMMAR }),
         ..Family::named("mimo", VERSION, "<function=NAME> in <tool_call> tags: MiMo")
     };
 }
@@ -135,7 +131,7 @@ impl Declared for SeedOss {
         grammar: Some(CallGrammar {
             call: "<seed:tool_call>\n<function=$NAME>\n$ARGS</function>\n</seed:tool_call>",
             trigger: "<seed:tool_call>",
-            arguments: |rules, schema| BARE.write(rules, schema),
+            arguments: Arguments::Parameters(BARE),
             ..GRAMMAR
         }),
         evidence: &[

@@ -7,9 +7,9 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 
-use tenon_guest::grammar::Parameters;
 use tenon_guest::{
-    CallFormat, CallGrammar, Closing, Declared, Family, Keys, Naming, Rule, TagRules, Tagged, style,
+    Arguments, CallFormat, CallGrammar, Closing, Declared, Family, Keys, Naming, Parameters, Rule,
+    TagRules, Tagged, style,
 };
 
 const OPENER: &str = "<|tool_call:start|>";
@@ -42,11 +42,10 @@ impl Declared for SolarOpen2 {
             call: "<|tool_call:start|>$NAME\n$ARGS<|tool_call:end|>",
             between: Some("\n"),
             trigger: OPENER,
-            arguments: |rules, schema| {
-                let each = "<|tool_arg:start|>$KEY<|tool_arg:value|>$VALUE<|tool_arg:end|>\n";
-                let closers = &["<|tool_arg:end|>", PARAMETER, CLOSER, OPENER];
-                Parameters::new(each, closers).write(rules, schema)
-            },
+            arguments: Arguments::Parameters(Parameters::new(
+                "<|tool_arg:start|>$KEY<|tool_arg:value|>$VALUE<|tool_arg:end|>\n",
+                &["<|tool_arg:end|>", PARAMETER, CLOSER, OPENER],
+            )),
             ..CallGrammar::JSON
         }),
         evidence: &[

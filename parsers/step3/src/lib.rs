@@ -7,10 +7,9 @@ extern crate alloc;
 
 use alloc::boxed::Box;
 
-use tenon_guest::grammar::Parameters;
 use tenon_guest::{
-    CallFormat, CallGrammar, Closing, Declared, Family, Keys, Naming, Rule, Section, TagRules,
-    Tagged, style,
+    Arguments, CallFormat, CallGrammar, Closing, Declared, Family, Keys, Naming, Parameters, Rule,
+    Section, TagRules, Tagged, style,
 };
 
 const TAGS: TagRules = TagRules {
@@ -50,10 +49,10 @@ impl Declared for Step3 {
             between: Some(""),
             closer: "<｜tool_calls_end｜>",
             trigger: "<｜tool_calls_begin｜>",
-            arguments: |rules, schema| {
-                let each = "<steptml:parameter name=\"$KEY\">$VALUE</steptml:parameter>\n";
-                Parameters::new(each, &["</steptml:parameter>"]).write(rules, schema)
-            },
+            arguments: Arguments::Parameters(Parameters::new(
+                "<steptml:parameter name=\"$KEY\">$VALUE</steptml:parameter>\n",
+                &["</steptml:parameter>"],
+            )),
             ..CallGrammar::JSON
         }),
         evidence: &[Rule::template(&["<steptml:invoke"], &[])],

@@ -1,55 +1,38 @@
 //! Arguments as tagged parameters, each a key and a value: strings as they are, up to the closer,
 //! other values as JSON. In the schema's order, required ones always.
 
-use alloc::string::String;
-use alloc::vec;
-use alloc::vec::Vec;
+use serde::Deserialize;
+use serde_json::Value;
 
-use super::rules::place_of;
-use super::rules::{Hole, Rules, joined, put};
-use super::schema::{NO_JSON, Schema, type_of, unquoted};
-use crate::json::quoted;
-use crate::schema::{Types, literal, named_type};
+use super::rules::{ANY_BYTES, Hole, Rules};
+use super::schema::{NO_JSON, Schema, type_of};
+use crate::lark::literal;
 
 /// A key of an object of anything.
 const ANY_KEY: &str = "/[A-Za-z_][A-Za-z0-9_.\\-]*/";
 const ANY_TEXT: &str = "/(.|\\n)*/";
-/// Texts without a newline at the edges.
-const NO_NEWLINES: &str = " & ~(/\\n/ ANY_BYTES) & ~(ANY_BYTES /\\n/)";
 /// Types of values that are not strings.
 const OTHER_TYPES: [&str; 5] = ["number", "boolean", "null", "object", "array"];
 /// How deep a tree's elements are written: behind that a schema that refers to itself is JSON.
 const MAX_TREE_DEPTH: u32 = 3;
 
 /// How a parameter is written.
-///
-/// ```
-/// # use tenon_guest::CallGrammar;
-/// # use tenon_guest::grammar::Parameters;
-/// const XML: CallGrammar = CallGrammar {
-///     call: "<tool_call>\n<function=$NAME>\n$ARGS</function>\n</tool_call>",
-///     between: Some("\n"),
-///     trigger: "<tool_call>",
-///     arguments: |rules, schema| {
-///         let each = "<parameter=$KEY>\n$VALUE\n</parameter>\n";
-///         Parameters::new(each, &["</parameter>"]).write(rules, schema)
-///     },
-///     ..CallGrammar::JSON
-/// };
-/// ```
-#[derive(Debug, Clone, Copy)]
-pub struct Parameters {
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Parameters {
     /// One parameter: `$KEY`, `$VALUE`, `$TYPE`, which is JSON's name of the value's type, and
     /// `$IS_TEXT`, which is `true` for strings and else `false`. With either of these two the
     /// call itself says what is a string.
-    pub each: &'static str,
+    pub each: String,
     /// What ends a value, so that no string has it; with a newline in front: what does so at the
     /// beginning of a line or of the value.
-    pub closers: &'static [&'static str],
+    pub closers: Vec<String>,
     /// A newline at the edge of a value is framing to the parser, but `each` writes none: no
     /// string has one there.
+    #[serde(default)]
     pub trims_newlines: bool,
     /// Objects and lists may be elements as parameters are, an item's key is `item`.
+    #[serde(default)]
     pub is_tree: bool,
 }
 
@@ -65,17 +48,11 @@ struct Values<'a> {
 }
 
 impl Parameters {
-    /// Parameters whose strings have none of `closers`.
-    pub const fn new(each: &'static str, closers: &'static [&'static str]) -> Self {
-        Parameters { each, closers, trims_newlines: false, is_tree: false }
-    }
-
     /// The parameters of a schema, as an expression.
     ///
     /// # Errors
     /// Words for a 400: what tagged parameters cannot hold.
-    #[inline(never)]
-    pub fn write(&self, rules: &mut Rules<'_>, schema: &Schema<'_>) -> Result<String, String> {
+    pub fn write(&self, rules: &mut Rules<'_>, schema: Schema<'_>) -> Result<String, String> {
         // The reader of a tree takes no blanks in a tag.
         let also = if self.is_tree { "-.:@" } else { "-. :/@" };
         let Some(properties) = schema.properties(also)? else {
@@ -86,10 +63,10 @@ impl Parameters {
             if property.key.trim() != property.key {
                 return Err(schema.refused(property.key));
             }
-            let values = self.values(rules, &property.schema)?;
+            let values = self.values(rules, property.schema)?;
             let one = self.parameter(rules, Hole::Text(property.key), &values);
             let end = if property.is_required { " " } else { "? " };
-            put(&mut out, &[&rules.add(&one), end]);
+            out.extend([&*rules.add(&one), end]);
         }
         if out.is_empty() {
             out.push_str("\"\"");
@@ -98,10 +75,9 @@ impl Parameters {
     }
 
     /// The parameters of an object of anything.
-    #[inline(never)]
-    fn anything(&self, rules: &mut Rules<'_>, schema: &Schema<'_>) -> Result<String, String> {
+    fn anything(&self, rules: &mut Rules<'_>, schema: Schema<'_>) -> Result<String, String> {
         let (_, tail) = self.parts();
-        if has("$KEY", tail) {
+        if tail.contains("$KEY") {
             // Both ends of an element name it: only a name that is known stands at both.
             return match schema.resolved()?.keyword("properties") {
                 Some(_) => Ok("\"\"".into()),
@@ -115,24 +91,22 @@ impl Parameters {
                 values.others.push((name, any.json_of(name)));
             }
         } else if self.trims_newlines {
-            values.texts = vec![joined(&[ANY_TEXT, NO_NEWLINES])];
+            values.texts = vec![ANY_TEXT.to_owned() + &no_newlines(rules)];
         }
         let any = self.parameter(rules, Hole::Rule(ANY_KEY), &values);
-        Ok(joined(&["(", &rules.add(&any), ")*"]))
+        Ok(format!("({})*", rules.add(&any)))
     }
 
     /// What stands in front of a value, and behind it.
-    fn parts(&self) -> (&'static str, &'static str) {
-        let (head, tail) = self.each.split_at(place_of("$VALUE", self.each));
-        (head, tail.strip_prefix("$VALUE").unwrap_or(tail))
+    fn parts(&self) -> (&str, &str) {
+        self.each.split_once("$VALUE").unwrap_or((&self.each, ""))
     }
 
     /// Does a call itself say what is a string?
     fn says_types(&self) -> bool {
-        has("$IS_TEXT", self.each) || has("$TYPE", self.each)
+        self.each.contains("$IS_TEXT") || self.each.contains("$TYPE")
     }
 
-    #[inline(never)]
     fn parameter(&self, rules: &mut Rules<'_>, key: Hole<'_>, values: &Values<'_>) -> String {
         let (head, tail) = self.parts();
         let end = match key {
@@ -148,24 +122,23 @@ impl Parameters {
             rules.fill(head, &holes)
         };
         let text = head(rules, "string");
-        let mut ways = String::new();
+        let mut ways = Vec::new();
         for word in &values.words {
             let word = rules.fill("$V", &[("$V", Hole::Text(word))]);
-            put(&mut ways, &[" | ", &text, &word, &tail]);
+            ways.push([&*text, &word, &tail].concat());
         }
         for regex in &values.texts {
-            let value = rules.text_up_to(regex, &end, self.closers);
-            put(&mut ways, &[" | ", &text, &value]);
+            let value = rules.text_up_to(regex, &end, &self.closers);
+            ways.push([&*text, &value].concat());
         }
         for (name, value) in &values.others {
-            put(&mut ways, &[" | ", &head(rules, name), value, &tail]);
+            ways.push([&*head(rules, name), value, &tail].concat());
         }
-        ways.split_off(" | ".len().min(ways.len()))
+        ways.join(" | ")
     }
 
     /// What a value of a schema may be.
-    #[inline(never)]
-    fn values<'a>(&self, rules: &mut Rules<'_>, schema: &Schema<'a>) -> Result<Values<'a>, String> {
+    fn values<'a>(&self, rules: &mut Rules<'_>, schema: Schema<'a>) -> Result<Values<'a>, String> {
         let mut values = Values::default();
         values.add(schema)?;
         let mut is_read_alike = true;
@@ -173,15 +146,14 @@ impl Parameters {
             if values.others.iter().any(|(name, _)| *name != "null") {
                 values.texts.iter_mut().for_each(|text| text.push_str(NO_JSON));
             }
-            let types = values
-                .others
+            is_read_alike = !values
+                .words
                 .iter()
-                .fold(Types::UNKNOWN, |all, (name, _)| all.or(named_type(name)));
-            is_read_alike =
-                values.words.iter().all(|word| literal(word, types, &["null", "None"]).is_none());
+                .any(|word| values.others.iter().any(|(name, _)| reads_as(word.trim(), name)));
         }
         if self.trims_newlines {
-            values.texts.iter_mut().for_each(|text| text.push_str(NO_NEWLINES));
+            let no_newlines = no_newlines(rules);
+            values.texts.iter_mut().for_each(|text| text.push_str(&no_newlines));
         }
         if !is_read_alike || !values.words.iter().all(|word| self.holds(word)) {
             return Err(schema.refused("enum"));
@@ -194,17 +166,16 @@ impl Parameters {
 
     /// May the word be a value?
     fn holds(&self, word: &str) -> bool {
-        let line = joined(&["\n", word]);
+        let line = format!("\n{word}");
         let is_cut = self.trims_newlines && (word.starts_with('\n') || word.ends_with('\n'));
-        !is_cut && !self.closers.iter().any(|closer| line.contains(*closer))
+        !is_cut && !self.closers.iter().any(|closer| line.contains(closer.as_str()))
     }
 
     /// Elements beside JSON, for what is an object or a list and nothing else.
-    #[inline(never)]
     fn add_tree(
         &self,
         rules: &mut Rules<'_>,
-        schema: &Schema<'_>,
+        schema: Schema<'_>,
         values: &mut Values<'_>,
     ) -> Result<(), String> {
         let schema = schema.resolved()?;
@@ -214,38 +185,40 @@ impl Parameters {
         }
         let tree = match *name {
             "object" if matches!(schema.properties("-.:@"), Ok(Some(_))) => {
-                self.write(rules, &schema)
+                self.write(rules, schema)
             }
             "array" if schema.has_only(&["type", "items"]) => {
                 let Some(items) = schema.keyword("items") else { return Ok(()) };
-                self.values(rules, &schema.at(items)).map(|values| {
+                self.values(rules, schema.at(items)).map(|values| {
                     let one = self.parameter(rules, Hole::Text("item"), &values);
-                    joined(&["(", &rules.add(&one), ")*"])
+                    format!("({})*", rules.add(&one))
                 })
             }
             _ => return Ok(()),
         };
         // What elements cannot hold, JSON can.
         if let Ok(tree) = tree {
-            *json = joined(&[&rules.add(&joined(&[&json[..], " | ", &tree])), " "]);
+            *json = rules.add(&format!("{json} | {tree}")) + " ";
         }
         Ok(())
     }
 }
 
 impl<'a> Values<'a> {
-    #[inline(never)]
-    fn add(&mut self, schema: &Schema<'a>) -> Result<(), String> {
+    fn add(&mut self, schema: Schema<'a>) -> Result<(), String> {
         let schema = schema.resolved()?;
         if let Some(options) = schema.options()? {
             for option in options {
-                self.add(&option)?;
+                self.add(option)?;
             }
         } else if let Some(listed) = schema.values()? {
             for value in listed {
-                match unquoted(value) {
-                    Some(word) => self.words.push(word),
-                    None => self.others.push((type_of(value), joined(&[&quoted(value), " "]))),
+                match value {
+                    Value::String(word) => self.words.push(word.clone()),
+                    other => {
+                        let text = literal(&other.to_string()) + " ";
+                        self.others.push((type_of(other), text));
+                    }
                 }
             }
         } else {
@@ -265,7 +238,20 @@ impl<'a> Values<'a> {
     }
 }
 
-/// Is `part` in `text`?
-fn has(part: &str, text: &str) -> bool {
-    place_of(part, text) < text.len()
+/// Texts without a newline at the edges.
+fn no_newlines(rules: &mut Rules<'_>) -> String {
+    rules.any_bytes();
+    format!(" & ~(/\\n/ {ANY_BYTES}) & ~({ANY_BYTES} /\\n/)")
+}
+
+/// Would a parser take the word for a value of the type, where one is allowed?
+fn reads_as(word: &str, name: &str) -> bool {
+    let is_json = || serde_json::from_str::<serde::de::IgnoredAny>(word).is_ok();
+    match name {
+        "null" => word == "null" || word == "None",
+        "boolean" => ["true", "false", "1", "0"].iter().any(|flag| word.eq_ignore_ascii_case(flag)),
+        "object" => word.starts_with('{') && is_json(),
+        "array" => word.starts_with('[') && is_json(),
+        _ => word.starts_with(|c: char| c == '-' || c.is_ascii_digit()) && is_json(),
+    }
 }

@@ -1,23 +1,16 @@
-//! How arguments are written, for [`CallGrammar::arguments`](super::CallGrammar::arguments):
-//! as JSON, as Python's keyword arguments, as members with bare keys.
-//! ([`Parameters`](super::Parameters) is the fourth way.)
+//! How arguments are written: as Python's keyword arguments, as members with bare keys.
+//! ([`Parameters`](super::Parameters) is a further way; JSON needs nothing.)
 
-use alloc::string::String;
-use alloc::vec::Vec;
+use serde_json::Value;
 
 use super::rules::{Hole, Rules};
-use super::schema::{NO_JSON, Schema, unquoted};
-use crate::json::quoted;
+use super::schema::{NO_JSON, Schema};
+use crate::lark::literal;
 
 const ANY_KEY: &str = "/[A-Za-z_][A-Za-z0-9_]*/";
 
-/// An object in JSON.
-pub fn json(_: &mut Rules<'_>, schema: &Schema<'_>) -> Result<String, String> {
-    Ok(schema.json())
-}
-
 /// `a=1, b="x", c=True`: values in JSON, which Python reads alike, but for a flag or `None`.
-pub fn keywords(rules: &mut Rules<'_>, schema: &Schema<'_>) -> Result<String, String> {
+pub(super) fn keywords(rules: &mut Rules<'_>, schema: Schema<'_>) -> Result<String, String> {
     let Some(properties) = schema.properties("")? else {
         let any = ["\"=\" ", &schema.any().json()].concat();
         return Ok(many(ANY_KEY, &any, "\", \""));
@@ -56,28 +49,12 @@ fn keyword_value(rules: &mut Rules<'_>, schema: Schema<'_>) -> Result<String, St
 }
 
 /// `a:1,b:"x",c:{d:[true]}` with `quote` around strings, which have no escapes. Without the braces
-/// around it.
-pub fn bare(
+/// around it. `is_typed`: to the parser a string at the top is another value if the schema admits
+/// one.
+pub(super) fn bare(
     rules: &mut Rules<'_>,
-    schema: &Schema<'_>,
-    quote: &'static str,
-) -> Result<String, String> {
-    bare_members(rules, schema, quote, false)
-}
-
-/// The same for a parser to which a string at the top is another value if the schema admits one.
-pub fn typed_bare(
-    rules: &mut Rules<'_>,
-    schema: &Schema<'_>,
-    quote: &'static str,
-) -> Result<String, String> {
-    bare_members(rules, schema, quote, true)
-}
-
-fn bare_members(
-    rules: &mut Rules<'_>,
-    schema: &Schema<'_>,
-    quote: &'static str,
+    schema: Schema<'_>,
+    quote: &str,
     is_typed: bool,
 ) -> Result<String, String> {
     let Some(properties) = schema.properties("-.")? else {
@@ -110,7 +87,7 @@ fn admits_others(schema: Schema<'_>) -> Result<bool, String> {
 fn bare_value(
     rules: &mut Rules<'_>,
     schema: Schema<'_>,
-    quote: &'static str,
+    quote: &str,
     no_text: &str,
 ) -> Result<String, String> {
     let schema = schema.resolved()?;
@@ -121,22 +98,20 @@ fn bare_value(
         }
     } else if let Some(listed) = schema.values()? {
         for value in listed {
-            ways.push(match unquoted(value) {
-                Some(word) => {
-                    if word.contains(quote) {
-                        return Err(schema.refused("enum"));
-                    }
-                    let word = rules.fill("$V", &[("$V", Hole::Text(&word))]);
+            ways.push(match value {
+                Value::String(word) if word.contains(quote) => return Err(schema.refused("enum")),
+                Value::String(word) => {
+                    let word = rules.fill("$V", &[("$V", Hole::Text(word))]);
                     rules.text(quote) + &word + &rules.text(quote)
                 }
-                None if value.starts_with(['{', '[']) => return Err(schema.refused("enum")),
-                None => quoted(value),
+                Value::Object(_) | Value::Array(_) => return Err(schema.refused("enum")),
+                scalar => literal(&scalar.to_string()),
             });
         }
     } else {
         let types = schema.types();
         if types.is_empty() {
-            ways.push(any_bare(rules, &schema, quote));
+            ways.push(any_bare(rules, schema, quote));
         }
         for name in types {
             ways.push(match name {
@@ -144,8 +119,8 @@ fn bare_value(
                     let text = schema.text_regex()? + no_text;
                     rules.text(quote) + &rules.text_up_to(&text, quote, &[quote])
                 }
-                "object" => ["\"{\" ", &bare(rules, &schema, quote)?, " \"}\""].concat(),
-                "array" => bare_list(rules, &schema, quote)?,
+                "object" => ["\"{\" ", &bare(rules, schema, quote, false)?, " \"}\""].concat(),
+                "array" => bare_list(rules, schema, quote)?,
                 _ => schema.json_of(name),
             });
         }
@@ -153,13 +128,9 @@ fn bare_value(
     Ok(rules.add(&ways.join(" | ")) + " ")
 }
 
-fn bare_list(
-    rules: &mut Rules<'_>,
-    schema: &Schema<'_>,
-    quote: &'static str,
-) -> Result<String, String> {
+fn bare_list(rules: &mut Rules<'_>, schema: Schema<'_>, quote: &str) -> Result<String, String> {
     for keyword in ["prefixItems", "minItems", "maxItems"] {
-        if schema.keyword(keyword).is_some_and(|value| value != "0") {
+        if schema.keyword(keyword).is_some_and(|value| *value != 0) {
             return Err(schema.refused(keyword));
         }
     }
@@ -171,12 +142,12 @@ fn bare_list(
 }
 
 /// Any value with bare keys.
-fn any_bare(rules: &mut Rules<'_>, schema: &Schema<'_>, quote: &'static str) -> String {
-    const NAME: &str = "any_value";
+fn any_bare(rules: &mut Rules<'_>, schema: Schema<'_>, quote: &str) -> String {
+    const NAME: &str = "calls_any_value";
     if rules.is_new(NAME) {
         let text = rules.text(quote) + &rules.text_up_to("/(.|\\n)*/", quote, &[quote]);
         let list = many("", NAME, "\",\"");
-        let object = many(ANY_KEY, "\":\" any_value", "\",\"");
+        let object = many(ANY_KEY, "\":\" calls_any_value", "\",\"");
         let scalar = schema.json_scalar();
         let body =
             [&text[..], " | ", &scalar, " | \"[\" ", &list, " \"]\" | \"{\" ", &object, " \"}\""];

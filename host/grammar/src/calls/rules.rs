@@ -1,26 +1,23 @@
 //! A Lark grammar as it is written: rules with names of their own, texts in which added tokens
 //! stand for themselves, templates with holes.
 
-use alloc::string::String;
-use alloc::vec::Vec;
-
-use crate::json::quoted;
+use crate::lark::literal;
 
 /// What fills a hole of a template.
 #[derive(Debug, Clone, Copy)]
-pub enum Hole<'a> {
+pub(super) enum Hole<'a> {
     /// A text.
     Text(&'a str),
     /// An expression.
     Rule(&'a str),
 }
 
-/// The rules of one grammar.
+/// The rules of one declaration.
 #[derive(Debug)]
-pub struct Rules<'a> {
+pub(super) struct Rules<'a> {
     lark: String,
     num_names: u32,
-    /// Rules with names of the author's.
+    /// Rules that refer to themselves or are used in many places.
     named: Vec<&'static str>,
     tokens: &'a [String],
     /// In front of the `>` of each marker.
@@ -28,35 +25,31 @@ pub struct Rules<'a> {
 }
 
 impl<'a> Rules<'a> {
-    pub(super) fn new(tokens: &'a [String], suffix: &'a str) -> Self {
+    pub fn new(tokens: &'a [String], suffix: &'a str) -> Self {
         Rules { lark: String::new(), num_names: 0, named: Vec::new(), tokens, suffix }
     }
 
     /// The text with the suffix that all markers of the vocabulary share.
-    pub(super) fn suffixed(&self, text: &str) -> String {
-        text.replace('>', &joined(&[self.suffix, ">"]))
+    fn suffixed(&self, text: &str) -> String {
+        text.replace('>', &[self.suffix, ">"].concat())
     }
 
     /// Adds a rule and gives its name.
-    #[inline(never)]
     pub fn add(&mut self, body: &str) -> String {
-        self.define("r", "", body)
+        self.define("calls_", "", body)
     }
 
     /// Adds a regular expression, or a combination of several, and gives its name.
-    #[inline(never)]
     pub fn terminal(&mut self, body: &str) -> String {
-        self.define("T", "", body)
+        self.define("CALLS_", "", body)
     }
 
     /// The name of whatever bytes there are: unlike `(.|\\n)*` it costs nothing to follow.
-    #[inline(never)]
-    pub(super) fn any_bytes(&mut self) -> String {
-        const NAME: &str = "ANY_BYTES";
-        if self.is_new(NAME) {
-            self.named(NAME, "~/[a&&b]/");
+    pub fn any_bytes(&mut self) -> String {
+        if self.is_new(ANY_BYTES) {
+            self.named(ANY_BYTES, "~/[a&&b]/");
         }
-        NAME.into()
+        ANY_BYTES.into()
     }
 
     /// Is there no rule of that name yet? There is from now on: go on with [`Rules::named`].
@@ -70,22 +63,19 @@ impl<'a> Rules<'a> {
 
     /// Adds a rule under a name of its own, so that it can refer to itself.
     pub fn named(&mut self, name: &'static str, body: &str) {
-        put(&mut self.lark, &[name, ": ", body, "\n"]);
+        self.lark.extend([name, ": ", body, "\n"]);
     }
 
     /// A text as an expression.
-    #[inline(never)]
     pub fn text(&self, text: &str) -> String {
         self.fill(text, &[])
     }
 
     /// The text of `template`, whose holes are `$` and a word.
-    #[inline(never)]
     pub fn fill(&self, template: &str, holes: &[(&str, Hole<'_>)]) -> String {
         self.filled(&self.suffixed(template), holes)
     }
 
-    #[inline(never)]
     fn filled(&self, template: &str, holes: &[(&str, Hole<'_>)]) -> String {
         let (mut out, mut plain, mut rest) = (String::new(), String::new(), template);
         while let Some(next) = rest.chars().next() {
@@ -97,12 +87,12 @@ impl<'a> Rules<'a> {
                 }
                 (Some((name, Hole::Rule(rule))), _) => {
                     flush(&mut plain, &mut out);
-                    put(&mut out, &[rule, " "]);
+                    out.extend([rule, " "]);
                     rest = &rest[name.len()..];
                 }
                 (None, Some(token)) => {
                     flush(&mut plain, &mut out);
-                    put(&mut out, &["%token ", &quoted(token), " "]);
+                    out.extend(["%token ", &literal(token), " "]);
                     rest = &rest[token.len()..];
                 }
                 (None, None) => {
@@ -120,72 +110,65 @@ impl<'a> Rules<'a> {
 
     /// What `regex` matches, up to `end` and with it. None of `closers` is in it: one of these is a
     /// part of `end`. A newline in front of a closer: it is in no line's beginning.
-    #[inline(never)]
-    pub fn text_up_to(&mut self, regex: &str, end: &str, closers: &[&str]) -> String {
+    pub fn text_up_to(&mut self, regex: &str, end: &str, closers: &[impl AsRef<str>]) -> String {
         // One expression for all: what it costs to follow several at a time is a product.
         let any = self.any_bytes();
         let (mut anywhere, mut at_line) = (String::new(), String::new());
         for closer in closers {
-            let closer = self.suffixed(closer);
+            let closer = self.suffixed(closer.as_ref());
             if let Some(text) = closer.strip_prefix('\n') {
-                put(&mut at_line, &[" | ", &quoted(text), " ", &any]);
+                at_line.extend([" | ", &literal(text), " ", &any]);
             }
             let between = if anywhere.is_empty() { "" } else { " | " };
-            put(&mut anywhere, &[between, &quoted(&closer)]);
+            anywhere.extend([between, &literal(&closer)]);
         }
-        let refused = self.terminal(&joined(&[&any, " (", &anywhere, ") ", &any, &at_line]));
-        let value = self.terminal(&joined(&[regex, " & ~", &refused]));
+        let refused = self.terminal(&format!("{any} ({anywhere}) {any}{at_line}"));
+        let value = self.terminal(&format!("{regex} & ~{refused}"));
         let end = self.suffixed(end);
         let token_at =
             |at: &usize| end.is_char_boundary(*at) && self.token_at(&end[*at..]).is_some();
         let Some(len) = (0..end.len()).find(token_at) else {
             // Texts: the two are one lexeme, or the first would take the beginning of the second.
-            return self.define("r", "[lazy]", &joined(&[&value, " ", &quoted(&end)]));
+            return self.define("calls_", "[lazy]", &format!("{value} {}", literal(&end)));
         };
         let (text, rest) = end.split_at(len);
         let rest = self.filled(rest, &[]);
         if text.is_empty() {
-            return joined(&[&value, " ", &rest]);
+            return format!("{value} {rest}");
         }
         // No text has the token, so it ends in front of it and may have `text` elsewhere, too.
-        let value = self.terminal(&joined(&[&value, " ", &quoted(text)]));
-        joined(&[&value, " ", &rest])
+        let value = self.terminal(&format!("{value} {}", literal(text)));
+        format!("{value} {rest}")
     }
 
-    /// The grammar whose outputs are `start`.
-    pub(super) fn finish(self, start: &str) -> String {
-        joined(&["start: ", start, "\n", &self.lark])
+    /// All of them.
+    pub fn finish(self) -> String {
+        self.lark
     }
 
     /// The longest added token that the text begins with.
-    #[inline(never)]
     fn token_at(&self, text: &str) -> Option<&'a str> {
-        let mut longest = "";
-        for token in self.tokens {
-            if token.len() > longest.len() && text.starts_with(token.as_str()) {
-                longest = token;
-            }
-        }
-        (!longest.is_empty()).then_some(longest)
+        let here = self.tokens.iter().filter(|token| !token.is_empty());
+        let here = here.filter(|token| text.starts_with(token.as_str()));
+        here.max_by_key(|token| token.len()).map(String::as_str)
     }
 
-    #[inline(never)]
-    fn define(&mut self, kind: &str, attribute: &str, body: &str) -> String {
-        let mut name = String::from(kind);
-        name.push('_');
-        push_number(&mut name, self.num_names);
+    fn define(&mut self, prefix: &str, attribute: &str, body: &str) -> String {
+        let name = format!("{prefix}{}", self.num_names);
         self.num_names += 1;
-        put(&mut self.lark, &[&name, attribute, ": ", body, "\n"]);
+        self.lark.extend([&*name, attribute, ": ", body, "\n"]);
         name
     }
 }
 
+/// Any bytes.
+pub(super) const ANY_BYTES: &str = "CALLS_ANY_BYTES";
+
 /// `c` for a regular expression between slashes, also in brackets.
-#[inline(never)]
 pub(super) fn escape_regex(c: char, out: &mut String) {
     match c {
         '\n' => out.push_str("\\n"),
-        // The host looks for strings.
+        // Whoever looks for strings in the grammar shall not find one here.
         '"' => out.push_str("\\x22"),
         _ => {
             if "\\.+*?()|[]{}^$/&~-#".contains(c) {
@@ -196,40 +179,9 @@ pub(super) fn escape_regex(c: char, out: &mut String) {
     }
 }
 
-/// Where `text` has `part`; its length: nowhere.
-#[inline(never)]
-pub(super) fn place_of(part: &str, text: &str) -> usize {
-    let (part, text) = (part.as_bytes(), text.as_bytes());
-    (0..text.len()).find(|&at| text[at..].starts_with(part)).unwrap_or(text.len())
-}
-
-/// Appends the parts: not inlined, for a component is small.
-#[inline(never)]
-pub(super) fn put(out: &mut String, parts: &[&str]) {
-    for part in parts {
-        out.push_str(part);
-    }
-}
-
-/// The parts, one behind another.
-#[inline(never)]
-pub(super) fn joined(parts: &[&str]) -> String {
-    let mut out = String::new();
-    put(&mut out, parts);
-    out
-}
-
-#[inline(never)]
 fn flush(plain: &mut String, out: &mut String) {
     if !plain.is_empty() {
-        put(out, &[&quoted(plain), " "]);
+        out.extend([&*literal(plain), " "]);
         plain.clear();
     }
-}
-
-fn push_number(out: &mut String, number: u32) {
-    if number > 9 {
-        push_number(out, number / 10);
-    }
-    out.push(char::from(b'0' + (number % 10) as u8));
 }
