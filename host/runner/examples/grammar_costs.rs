@@ -52,14 +52,35 @@ fn specs() -> Vec<(&'static str, GrammarSpec)> {
     let wide: serde_json::Map<String, Value> = fields.collect();
     let wide = json!({"type": "object", "properties": wide, "additionalProperties": false});
     let codes: Vec<String> = (0..500).map(|i| format!("code-{i:04}")).collect();
+    let each = "<arg_key>$KEY</arg_key>\n<arg_value>$VALUE</arg_value>\n";
+    let tags = json!({"parameters": {"each": each, "closers": ["</arg_value>"]}});
     vec![
         ("json_object", GrammarSpec::JsonObject),
         ("person", GrammarSpec::JsonSchema(person)),
         ("list", GrammarSpec::JsonSchema(list)),
         ("100 fields", GrammarSpec::JsonSchema(wide)),
         ("500 choices", GrammarSpec::Choice(codes)),
+        ("json calls", calls(&json!("json"))),
+        ("tag calls", calls(&tags)),
         ("regex", GrammarSpec::Regex(r"[A-Z][a-z]{2,20}(, [A-Z][a-z]{2,20}){2,9}".into())),
     ]
+}
+
+/// Calls of two tools in tags, their arguments in JSON or in tags, too.
+fn calls(arguments: &Value) -> GrammarSpec {
+    let ferry = json!({"type": "object", "additionalProperties": false, "properties": {
+        "harbour": {"type": "string"}, "note": {"type": ["string", "null"], "maxLength": 200},
+        "seats": {"type": "integer"}, "day": {"enum": ["mon", "tue"]},
+        "tags": {"type": "array", "items": {"type": "string"}}}, "required": ["harbour", "note"]});
+    let none = json!({"type": "object", "properties": {}, "additionalProperties": false});
+    let tool = |name: &str, parameters| {
+        let function = json!({"name": name, "parameters": parameters});
+        json!({"function": function})
+    };
+    let declaration = json!({"tools": [tool("ferry_times", ferry), tool("ping", none)],
+        "parallel": true, "call": "<tool_call>$NAME\n$ARGS</tool_call>", "between": "\n",
+        "arguments": arguments});
+    GrammarSpec::Lark(format!("start: %calls {declaration}"))
 }
 
 /// Mask and commit, along outputs that a counter picks.

@@ -37,14 +37,15 @@ The page is written by the tests: `TENON_WRITE_FORMATS=1 cargo nextest run --car
 `more_formats.jsonl` and `reports.jsonl` that name the family; each ran in the sandbox whole, one
 character at a time, cut in two at every place and at 200 random ways, each with and without
 delivery by the host: *runs*. *Enforced*: calls that are required, named, strict or one at most are
-held to the format's own grammar while the model writes them. Times are nanoseconds per token of 4 bytes inside a string argument,
-the least of five batches: the parser compiled natively (with the tests' checks); in the sandbox
-with a call per token; and with a call for 8 tokens. Sizes are bytes of the component.
+held to the format's own grammar while the model writes them. Times are nanoseconds per token of 4
+bytes inside a string argument, the least of five batches: the parser compiled natively (with the
+tests' checks); in the sandbox with a call per token; and with a call for 8 tokens. Sizes are bytes
+of the component.
 
 ";
 
 const COLUMNS: &str = "\
-| format | aliases | reasoning styles | enforced | cases | runs | native | sandbox | 8 a call | size |
+| format | aliases | reasoning styles | enforced | cases | runs | native | sandbox | 8 each | size |
 |---|---|---|---|---|---|---|---|---|---|
 ";
 

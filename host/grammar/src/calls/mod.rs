@@ -2,7 +2,7 @@
 //! says how its model writes calls (templates of what stands around names and arguments, and how
 //! arguments are written); the rules for the tools of a request are made here.
 //!
-//! The declaration comes out of a sandbox and the tools from a client: sizes and depths are bounded.
+//! The declaration comes out of a sandbox and the tools from a client: all sizes have bounds.
 
 mod arguments;
 mod parameters;
