@@ -20,7 +20,7 @@
 //!   `parked` and then reads its share, with a sequentially consistent fence between both. One of
 //!   them sees the other: the worker does not park, or it is unparked. An unpark that comes before
 //!   the park, or that a later job finds left over, makes a park return at once, and the worker
-//!   looks again. `parked` is only cleared by the caller right before it unparks.
+//!   looks again. The caller clears `parked` only right before it unparks.
 //! - A worker that sleeps on nevertheless delays nobody but by not helping: the caller takes all
 //!   tasks that nobody has claimed. A job waits for claimed tasks alone, and thus for their threads
 //!   to be given a core.
