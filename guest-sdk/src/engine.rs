@@ -393,7 +393,10 @@ impl Engine {
     fn commit(&mut self, held: Held) {
         if held.in_reasoning {
             match self.rules.at_call {
-                AtCall::GoesOn => self.reasoning_waits = true,
+                AtCall::GoesOn => {
+                    self.reasoning_waits = true;
+                    self.reasoning.markup();
+                }
                 _ => self.reasoning.close(),
             }
         }

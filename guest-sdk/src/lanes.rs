@@ -81,6 +81,8 @@ pub(crate) struct ReasoningLane {
     pending: String,
     has_text: bool,
     part_has_text: bool,
+    /// Markup stands behind the last non-blank.
+    markup_is_last: bool,
 }
 
 impl ReasoningLane {
@@ -109,6 +111,12 @@ impl ReasoningLane {
         self.pending.push_str(tail);
         self.has_text = true;
         self.part_has_text = true;
+        self.markup_is_last = false;
+    }
+
+    /// A call in the part, which goes on behind it.
+    pub fn markup(&mut self) {
+        self.markup_is_last = true;
     }
 
     /// Nothing but blanks so far in this part?
@@ -125,13 +133,14 @@ impl ReasoningLane {
     pub fn close(&mut self) {
         self.pending.clear();
         self.part_has_text = false;
+        self.markup_is_last = false;
     }
 
-    /// The stream ended inside the part: only trailing newlines are gone, no markup says that the
-    /// blanks in front of it were framing.
+    /// The stream ended inside the part: only trailing newlines are gone, unless markup says that
+    /// the blanks in front of it were framing.
     pub fn finish(&mut self, out: &mut Output) {
         let tail = self.pending.trim_end_matches(['\n', '\r']);
-        if self.part_has_text && !tail.is_empty() {
+        if self.part_has_text && !self.markup_is_last && !tail.is_empty() {
             out.reasoning(tail);
         }
         self.close();

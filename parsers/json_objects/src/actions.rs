@@ -17,13 +17,13 @@ impl Declared for Internlm {
         reasoning: &[style::INTERNS1, style::QWEN3],
         inner_tokens: &["<|plugin|>"],
         calls: Some(&CallFormat {
+            again: &["{"],
             closers: &["<|action_end|>"],
             separators: ",;]",
-            ..CallFormat::new(&["<|action_start|>"], |_| {
-                Box::new(Envelope::new(EnvelopeRules {
-                    lead: "<|plugin|>",
-                    ..EnvelopeRules::behind_marker("<|action_end|>")
-                }))
+            ..CallFormat::new(&["<|action_start|>"], |opened| {
+                let rules = EnvelopeRules::behind_marker("<|action_end|>");
+                let lead = if opened.marker == "{" { rules.lead } else { "<|plugin|>" };
+                Box::new(Envelope::new(EnvelopeRules { lead, ..rules }))
             })
         }),
         grammar: Some(CallGrammar {

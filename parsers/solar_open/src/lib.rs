@@ -23,11 +23,11 @@ pub struct SolarOpen;
 impl Declared for SolarOpen {
     const FAMILY: &'static Family = &Family {
         reasoning: &[style::SOLAR_OPEN],
-        frames: &[Frame {
-            opener: "<|begin|>assistant<|content|>",
-            closer: "<|end|>",
-            is_control: true,
-        }],
+        // The prompt may hold the first part of the first one.
+        frames: &[
+            Frame { opener: "<|begin|>assistant<|content|>", closer: "<|end|>", is_control: true },
+            Frame { opener: "<|content|>", closer: "<|end|>", is_control: true },
+        ],
         calls: Some(&CallFormat {
             sections: &[
                 Section {
