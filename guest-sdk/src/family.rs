@@ -221,17 +221,17 @@ impl Family {
     /// What can matter behind the first non-blank of a channel; the engine asks to be left alone
     /// only there.
     fn triggers(&self) -> Vec<Trigger> {
-        let anywhere = match self.calls {
-            Some(calls) if calls.place == Place::Anywhere => calls.outer_openers(),
+        let openers = self.calls.map(|calls| calls.outer_openers()).unwrap_or_default();
+        let mut in_content = match self.calls {
+            Some(calls) if calls.place == Place::Anywhere => openers.clone(),
             _ => Vec::new(),
         };
-        let mut in_content = anywhere.clone();
         let mut in_reasoning = Vec::new();
         for style in self.reasoning {
             in_content.extend(style.anywhere);
             in_reasoning.extend(style.closers);
             if style.at_call != AtCall::Quoted {
-                in_reasoning.extend(&anywhere);
+                in_reasoning.extend(&openers); // wherever calls stand in content
                 in_reasoning.extend(self.quoted_calls.map_or(&[][..], |calls| calls.openers));
                 let controls = self.frames.iter().filter(|frame| frame.is_control);
                 in_reasoning.extend(controls.map(|frame| frame.opener));
