@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tenon_backend::{Backend, KvDType, PrepareOptions, WeightMode};
 use tenon_chat::template::{ChatTemplate, TemplateTokens};
 use tenon_chat::worker::{Abort, OutputConfig, OutputWorkers};
-use tenon_engine::config::blocks_for;
+use tenon_engine::config::{blocks_for, pool_blocks_for};
 use tenon_engine::{EngineConfig, SchedulingPolicy, StepOutput, TierConfig, TierPolicy};
 use tenon_model::ArchChoice;
 use tenon_runner::handle::RunnerHandle;
@@ -366,7 +366,9 @@ impl Sizes {
             }
             None => {
                 let most = memory_available()? / MAX_MEMORY_SHARE / per_block;
-                (full_sequences * per_sequence).min(most)
+                let most_used = full_sequences * per_sequence;
+                let all = if full_sequences > 1 { pool_blocks_for(most_used) } else { most_used };
+                all.min(most)
             }
         };
         if num_blocks < per_sequence {

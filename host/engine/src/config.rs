@@ -212,6 +212,16 @@ pub fn blocks_for(
     kv_groups.iter().map(most).sum()
 }
 
+/// While others run, admission leaves one block in this many free, so that a newcomer is not
+/// preempted by the next decode step.
+pub(crate) const WATERMARK_DIVISOR: usize = 100;
+
+/// The smallest pool whose sequences may use so many blocks and still run together: admission leaves
+/// some free.
+pub fn pool_blocks_for(num_used: usize) -> usize {
+    num_used + num_used / (WATERMARK_DIVISOR - 1) + 1
+}
+
 #[cfg(test)]
 pub(crate) fn test_config() -> EngineConfig {
     EngineConfig {
@@ -236,6 +246,16 @@ pub(crate) fn test_config() -> EngineConfig {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn a_pool_has_room_beside_what_admission_leaves_free() {
+        for num_used in 0..20_000 {
+            let num_blocks = pool_blocks_for(num_used);
+            assert!(num_blocks - num_blocks / WATERMARK_DIVISOR >= num_used, "{num_used}");
+            let fewer = num_blocks - 2;
+            assert!(num_used < 2 || fewer - fewer / WATERMARK_DIVISOR < num_used, "{num_used}");
+        }
+    }
 
     #[test]
     fn limits_must_fit_together() {

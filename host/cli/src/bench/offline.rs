@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value, json};
+use tenon_engine::config::pool_blocks_for;
 use tenon_engine::{FinishReason, RequestId, SamplingParams, StepOutput};
 use tenon_runner::handle::{GenerateRequest, RunnerHandle};
 
@@ -116,9 +117,10 @@ fn model_args(args: &OfflineArgs) -> ModelArgs {
     }
 }
 
-/// With fewer blocks sequences would be preempted, and something else measured.
+/// With fewer blocks sequences would wait or be preempted, and something else measured.
 fn check_room(args: &OfflineArgs, runner: &RunnerHandle) -> Result<()> {
-    let needed = args.batch * runner.config().blocks_for(args.prompt_len + args.output_len);
+    let one = runner.config().blocks_for(args.prompt_len + args.output_len);
+    let needed = if args.batch > 1 { pool_blocks_for(args.batch * one) } else { one };
     let num_blocks = runner.config().num_blocks;
     ensure!(
         needed <= num_blocks,
@@ -156,15 +158,16 @@ impl Bench<'_> {
         let mut end = begin;
         for times in decode.times.values() {
             let later = times.partition_point(|&at| at <= begin);
+            // Or fewer sequences than were asked for would be measured.
+            ensure!(
+                later < times.len(),
+                "--output-len `{output_len}` is over before the last of `{batch}` sequences has \
+                 begun; raise it"
+            );
             num_tokens += times.len() - later;
             end = end.max(times[times.len() - 1]);
             gaps_ms.extend(times[later - 1..].windows(2).map(|pair| ms(pair[1] - pair[0])));
         }
-        ensure!(
-            num_tokens > 0,
-            "--output-len `{output_len}` is over before the last of `{batch}` sequences has \
-             begun; raise it"
-        );
         let gaps_ms = sorted(gaps_ms);
         let gap = |p| percentile(&gaps_ms, p).context("no gap between two tokens was seen");
         Ok(Run {

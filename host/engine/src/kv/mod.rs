@@ -17,15 +17,11 @@ pub use tier::{TierConfig, Transfer};
 pub(crate) use window::most_blocks;
 use window::num_passed;
 
-use crate::config::EngineConfig;
+use crate::config::{EngineConfig, WATERMARK_DIVISOR};
 use crate::hash::BlockHasher;
 use crate::plan::{BlockCopy, StepPlan, TableUpdate};
 use crate::pool::{BlockId, BlockPool};
 use crate::sequence::Sequence;
-
-/// While others run, admission leaves one block in this many free, so that a newcomer is not
-/// preempted by the next decode step.
-const WATERMARK_DIVISOR: usize = 100;
 
 #[derive(Debug)]
 pub(crate) struct KvManager {
