@@ -216,8 +216,8 @@ pub fn blocks_for(
 /// preempted by the next decode step.
 pub(crate) const WATERMARK_DIVISOR: usize = 100;
 
-/// The smallest pool whose sequences may use so many blocks and still run together: admission leaves
-/// some free.
+/// The smallest pool whose sequences may use so many blocks and still run together: admission
+/// leaves some free.
 pub fn pool_blocks_for(num_used: usize) -> usize {
     num_used + num_used / (WATERMARK_DIVISOR - 1) + 1
 }
