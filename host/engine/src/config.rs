@@ -219,7 +219,7 @@ pub(crate) const WATERMARK_DIVISOR: usize = 100;
 /// The smallest pool whose sequences may use so many blocks and still run together: admission
 /// leaves some free.
 pub fn pool_blocks_for(num_used: usize) -> usize {
-    num_used + num_used / (WATERMARK_DIVISOR - 1) + 1
+    num_used + num_used.saturating_sub(1) / (WATERMARK_DIVISOR - 1)
 }
 
 #[cfg(test)]
@@ -249,11 +249,11 @@ mod tests {
 
     #[test]
     fn a_pool_has_room_beside_what_admission_leaves_free() {
-        for num_used in 0..20_000 {
+        let room = |num_blocks: usize| num_blocks - num_blocks / WATERMARK_DIVISOR;
+        for num_used in 1..20_000 {
             let num_blocks = pool_blocks_for(num_used);
-            assert!(num_blocks - num_blocks / WATERMARK_DIVISOR >= num_used, "{num_used}");
-            let fewer = num_blocks - 2;
-            assert!(num_used < 2 || fewer - fewer / WATERMARK_DIVISOR < num_used, "{num_used}");
+            assert!(room(num_blocks) >= num_used, "{num_used}");
+            assert!(room(num_blocks - 1) < num_used, "{num_used}: fewer do");
         }
     }
 
