@@ -222,7 +222,7 @@ impl Attention {
                 let (token, head) = context.token_and_head(item, row);
                 token * op.num_heads + head
             };
-            context.run(item, &mut scratch, |partition, row, state| {
+            context.run(item, items.get(index + 1), &mut scratch, |partition, row, state| {
                 let at = (row_of(row) * partitions + partition) * (padded + 2);
                 // SAFETY: a row's partition belongs to one item.
                 keep(state, unsafe { partials.slice(at, padded + 2) });

@@ -22,8 +22,32 @@ pub const PARTITION: usize = 256;
 pub const GROUPS: usize = PARTITION / GROUP;
 /// Most query rows of a tile.
 pub const MAX_ROWS: usize = 16;
+/// Up to so many rows a tile is computed as long as it is: the query heads of one key head, for
+/// models up to eight of them.
+const MAX_EXACT_ROWS: usize = 8;
 /// Widest head of an 8-bit cache: 512 products of 15 and 8 bits fit 32.
 pub const MAX_CODES_DIM: usize = 512;
+
+/// Rows that a tile of `rows` rows is computed with: kernels are compiled for 1 to 8 and 16.
+pub fn padded_rows(rows: usize) -> usize {
+    if rows <= MAX_EXACT_ROWS { rows } else { MAX_ROWS }
+}
+
+/// Evaluates an expression with a constant for what [`padded_rows`] gave.
+macro_rules! for_tile_rows {
+    ($rows:expr, $T:ident => $call:expr) => {
+        for_tile_rows!(@ $rows, $T, $call, 1 2 3 4 5 6 7 8 16)
+    };
+    (@ $rows:expr, $T:ident, $call:expr, $($n:literal)*) => {
+        match $rows {
+            $($n => {
+                const $T: usize = $n;
+                $call
+            })*
+            rows => unreachable!("no kernel for tiles of {rows} rows"),
+        }
+    };
+}
 
 /// How the products are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +75,7 @@ impl Way {
 pub struct TileJob<'a, R> {
     /// Groups in the order of positions; at most [`GROUPS`].
     pub groups: &'a [GroupPtrs<R>],
-    /// Groups of the partition that comes next, whose keys are asked for meanwhile.
+    /// Groups that are attended to next, whose keys are asked for meanwhile.
     pub ahead: &'a [GroupPtrs<R>],
     /// Width of a head.
     pub head_dim: usize,
@@ -99,7 +123,7 @@ pub fn put_query<E: KvElement>(
     }
 }
 
-/// `scores[row][slot] = Σ q[dim][row] * key[dim][slot]` for `rows` (1, 2, 4, 8 or 16) rows, by
+/// `scores[row][slot] = Σ q[dim][row] * key[dim][slot]` for `rows` ([`padded_rows`]) rows, by
 /// groups; `scores` is `[rows][PARTITION]`.
 ///
 /// # Safety
@@ -117,30 +141,14 @@ pub unsafe fn scores<E: KvElement>(
     let out = scores.as_mut_ptr();
     // SAFETY: by this function's contract and the lengths just checked.
     unsafe {
-        match (Way::of::<E>(isa), rows) {
-            (Way::Float, 1) => float::scores_of::<E, 1>(isa, job, q.words, out),
-            (Way::Float, 2) => float::scores_of::<E, 2>(isa, job, q.words, out),
-            (Way::Float, 4) => float::scores_of::<E, 4>(isa, job, q.words, out),
-            (Way::Float, 8) => float::scores_of::<E, 8>(isa, job, q.words, out),
-            (Way::Float, _) => float::scores_of::<E, 16>(isa, job, q.words, out),
-            (Way::Codes, 1) => codes::scores_of::<E, 1>(isa, job, q, out),
-            (Way::Codes, 2) => codes::scores_of::<E, 2>(isa, job, q, out),
-            (Way::Codes, 4) => codes::scores_of::<E, 4>(isa, job, q, out),
-            (Way::Codes, 8) => codes::scores_of::<E, 8>(isa, job, q, out),
-            (Way::Codes, _) => codes::scores_of::<E, 16>(isa, job, q, out),
+        for_tile_rows!(rows, T => match Way::of::<E>(isa) {
+            Way::Float => float::scores_of::<E, T>(isa, job, q.words, out),
+            Way::Codes => codes::scores_of::<E, T>(isa, job, q, out),
             #[cfg(target_arch = "x86_64")]
-            (Way::Pairs, 1) => pairs::scores::<E::Raw, 1, 8>(job, q.words, out),
-            #[cfg(target_arch = "x86_64")]
-            (Way::Pairs, 2) => pairs::scores::<E::Raw, 2, 4>(job, q.words, out),
-            #[cfg(target_arch = "x86_64")]
-            (Way::Pairs, 4) => pairs::scores::<E::Raw, 4, 4>(job, q.words, out),
-            #[cfg(target_arch = "x86_64")]
-            (Way::Pairs, 8) => pairs::scores::<E::Raw, 8, 2>(job, q.words, out),
-            #[cfg(target_arch = "x86_64")]
-            (Way::Pairs, _) => pairs::scores::<E::Raw, 16, 1>(job, q.words, out),
+            Way::Pairs => pairs::scores::<E::Raw, T, { pairs::groups_at_once(T) }>(job, q.words, out),
             #[cfg(not(target_arch = "x86_64"))]
-            (Way::Pairs, _) => unreachable!("no instruction set here has these dot products"),
-        }
+            Way::Pairs => unreachable!("no instruction set here has these dot products"),
+        });
     }
 }
 
@@ -160,30 +168,14 @@ pub unsafe fn weighted_values<E: KvElement>(
     assert!(job.groups.len() <= GROUPS && job.num_slots <= job.groups.len() * GROUP);
     // SAFETY: by this function's contract and the lengths just checked.
     unsafe {
-        match (Way::of::<E>(isa), rows) {
-            (Way::Float, 1) => float::values_of::<E, 1>(isa, job, p, out),
-            (Way::Float, 2) => float::values_of::<E, 2>(isa, job, p, out),
-            (Way::Float, 4) => float::values_of::<E, 4>(isa, job, p, out),
-            (Way::Float, 8) => float::values_of::<E, 8>(isa, job, p, out),
-            (Way::Float, _) => float::values_of::<E, 16>(isa, job, p, out),
-            (Way::Codes, 1) => codes::values_of::<E, 1>(isa, job, p, out),
-            (Way::Codes, 2) => codes::values_of::<E, 2>(isa, job, p, out),
-            (Way::Codes, 4) => codes::values_of::<E, 4>(isa, job, p, out),
-            (Way::Codes, 8) => codes::values_of::<E, 8>(isa, job, p, out),
-            (Way::Codes, _) => codes::values_of::<E, 16>(isa, job, p, out),
+        for_tile_rows!(rows, T => match Way::of::<E>(isa) {
+            Way::Float => float::values_of::<E, T>(isa, job, p, out),
+            Way::Codes => codes::values_of::<E, T>(isa, job, p, out),
             #[cfg(target_arch = "x86_64")]
-            (Way::Pairs, 1) => pairs::values::<E::Raw, 1, 4>(job, p, out),
-            #[cfg(target_arch = "x86_64")]
-            (Way::Pairs, 2) => pairs::values::<E::Raw, 2, 4>(job, p, out),
-            #[cfg(target_arch = "x86_64")]
-            (Way::Pairs, 4) => pairs::values::<E::Raw, 4, 4>(job, p, out),
-            #[cfg(target_arch = "x86_64")]
-            (Way::Pairs, 8) => pairs::values::<E::Raw, 8, 2>(job, p, out),
-            #[cfg(target_arch = "x86_64")]
-            (Way::Pairs, _) => pairs::values::<E::Raw, 16, 1>(job, p, out),
+            Way::Pairs => pairs::values::<E::Raw, T, { pairs::vectors_at_once(T) }>(job, p, out),
             #[cfg(not(target_arch = "x86_64"))]
-            (Way::Pairs, _) => unreachable!("no instruction set here has these dot products"),
-        }
+            Way::Pairs => unreachable!("no instruction set here has these dot products"),
+        });
     }
 }
 

@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::blocks::GroupMut;
 use super::cache::{GROUP, GroupPtrs, KvElement, LayerCache, key_dim, padded_dim};
 use super::kernels::{
-    GROUPS, MAX_ROWS, PARTITION, Queries, RowStats, TileJob, Way, put_query, scale_add, scores,
-    softmax_row, softmax_row_rounded, weighted_values,
+    GROUPS, MAX_ROWS, PARTITION, Queries, RowStats, TileJob, Way, padded_rows, put_query,
+    scale_add, scores, softmax_row, softmax_row_rounded, weighted_values,
 };
 use super::{AttentionOp, Item};
 use crate::isa::Isa;
@@ -126,29 +126,24 @@ impl<E: KvElement> TileContext<'_, E> {
     }
 
     /// Runs the item. Without partitions of its own it leaves each row's result in the scratch;
-    /// else `keep` gets those of each partition and row.
+    /// else `keep` gets those of each partition and row. `next` comes after it, and is asked for.
     pub fn run(
         &self,
         item: &Item,
+        next: Option<&Item>,
         scratch: &mut Scratch<'_>,
         keep: impl Fn(usize, usize, RowState<'_>),
     ) {
-        let last = self.position(item, item.num_rows - 1);
-        let first = self.first_visible(self.position(item, 0));
-        let rows = item.num_rows.next_power_of_two();
+        let sight = self.sight(item);
+        let rows = padded_rows(item.num_rows);
         self.load_queries(item, rows, scratch);
-        let visible = first / PARTITION..last / PARTITION + 1;
-        let wanted = item.partitions.map_or(visible.clone(), |(from, to)| from..to);
+        // Groups that are gathered have room for one partition: they are not foreseen.
+        let foresees = self.block_size.is_multiple_of(GROUP);
         let mut groups = [GroupPtrs::NULL; GROUPS];
         let mut ahead = [GroupPtrs::NULL; GROUPS];
-        let span = |partition: usize| {
-            // Positions before the tile's first visible one have no part in it.
-            let start = (partition * PARTITION).max(first);
-            visible.contains(&partition).then(|| start..(last + 1).min((partition + 1) * PARTITION))
-        };
         let mut num_groups = 0;
-        for partition in wanted.clone() {
-            let Some(positions) = span(partition) else {
+        for partition in sight.wanted.clone() {
+            let Some(positions) = sight.positions(partition) else {
                 (0..item.num_rows).for_each(|row| keep(partition, row, RowState::NONE));
                 continue;
             };
@@ -157,14 +152,13 @@ impl<E: KvElement> TileContext<'_, E> {
                 let groups = &mut groups[..num_groups];
                 self.find_groups(item, positions.clone(), groups, scratch.gathered);
             }
-            // Groups that are gathered have room for one partition: they are not foreseen.
-            let next = Some(partition + 1)
-                .filter(|next| wanted.contains(next) && self.block_size.is_multiple_of(GROUP));
-            let next = next.and_then(span);
-            let num_ahead = next.as_ref().map_or(0, num_groups_of);
-            if let Some(next) = next {
-                self.find_groups(item, next, &mut ahead[..num_ahead], &mut []);
-            }
+            let is_last = partition + 1 == sight.wanted.end;
+            let num_ahead = match next {
+                _ if !foresees => 0,
+                Some(next) if is_last => self.foresee(next, self.sight(next).first(), &mut ahead),
+                None if is_last => 0,
+                _ => self.foresee(item, sight.positions(partition + 1), &mut ahead),
+            };
             let job = TileJob {
                 groups: &groups[..num_groups],
                 ahead: &ahead[..num_ahead],
@@ -182,6 +176,26 @@ impl<E: KvElement> TileContext<'_, E> {
             }
             (groups, num_groups) = (ahead, num_ahead);
         }
+    }
+
+    fn sight(&self, item: &Item) -> Sight {
+        let last = self.position(item, item.num_rows - 1);
+        let first = self.first_visible(self.position(item, 0));
+        let visible = first / PARTITION..last / PARTITION + 1;
+        Sight { first, last, wanted: item.partitions.map_or(visible, |(from, to)| from..to) }
+    }
+
+    // The groups of some positions of an item whose turn is next; how many.
+    fn foresee(
+        &self,
+        item: &Item,
+        positions: Option<Range<usize>>,
+        groups: &mut [GroupPtrs<E::Raw>; GROUPS],
+    ) -> usize {
+        let Some(positions) = positions else { return 0 };
+        let num_groups = num_groups_of(&positions);
+        self.find_groups(item, positions, &mut groups[..num_groups], &mut []);
+        num_groups
     }
 
     // Scales the tile's queries and lays them out.
@@ -242,17 +256,23 @@ impl<E: KvElement> TileContext<'_, E> {
         let table_len = item.seq.table_len as usize;
         let table_start = item.seq.table_start as usize + self.kv_group * table_len;
         let table = &self.tables[table_start..][..table_len];
+        let start = positions.start / GROUP * GROUP;
+        if self.block_size.is_multiple_of(GROUP) {
+            let (mut block, mut slot) = (start / self.block_size, start % self.block_size);
+            for group in groups {
+                let at = (table[block] as usize * self.block_size + slot) / GROUP;
+                *group = self.cache.group(at, item.kv_head);
+                slot += GROUP;
+                if slot == self.block_size {
+                    (block, slot) = (block + 1, 0);
+                }
+            }
+            return;
+        }
         let slot = |position: usize| {
             let block = table[position / self.block_size] as usize;
             block * self.block_size + position % self.block_size
         };
-        let start = positions.start / GROUP * GROUP;
-        if self.block_size.is_multiple_of(GROUP) {
-            for (i, group) in groups.iter_mut().enumerate() {
-                *group = self.cache.group(slot(start + i * GROUP) / GROUP, item.kv_head);
-            }
-            return;
-        }
         let dim = self.cache.head_dim;
         let (scales, elements) = gathered.split_at_mut(2 * PARTITION);
         let (keys, values) = split_raw::<E::Raw>(elements);
@@ -271,6 +291,30 @@ impl<E: KvElement> TileContext<'_, E> {
             }
             groups[i] = out.ptrs();
         }
+    }
+}
+
+/// What the rows of an item see.
+struct Sight {
+    /// The first position that any of them sees.
+    first: usize,
+    /// The last one.
+    last: usize,
+    /// Partitions to run.
+    wanted: Range<usize>,
+}
+
+impl Sight {
+    // Those of a partition. Positions before the first visible one have no part in it.
+    fn positions(&self, partition: usize) -> Option<Range<usize>> {
+        let start = (partition * PARTITION).max(self.first);
+        let end = (self.last + 1).min((partition + 1) * PARTITION);
+        (start < end).then_some(start..end)
+    }
+
+    // Those that are attended to first.
+    fn first(&self) -> Option<Range<usize>> {
+        self.wanted.clone().find_map(|partition| self.positions(partition))
     }
 }
 

@@ -49,6 +49,25 @@ pub unsafe fn put_query(row: usize, rows: usize, q: &[f32], scale: f32, words: &
     }
 }
 
+/// Groups that [`scores`] does at once for tiles of so many rows.
+pub const fn groups_at_once(rows: usize) -> usize {
+    match rows {
+        1 => 8,
+        2..=4 => 4,
+        5..=8 => 2,
+        _ => 1,
+    }
+}
+
+/// Vectors of dims that [`values`] does at once for tiles of so many rows.
+pub const fn vectors_at_once(rows: usize) -> usize {
+    match rows {
+        1..=4 => 4,
+        5..=8 => 2,
+        _ => 1,
+    }
+}
+
 /// [`super::scores`] for `T` rows; `q` is `[dim / 2][T]` of pairs. `G` groups are done at once, for
 /// enough independent sums to hide the latency of one.
 ///
