@@ -4,11 +4,14 @@
 //! tokens reads one contiguous run. A row's conversion depends on that row alone, never on its
 //! neighbours.
 
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
 use half::bf16;
 use tenon_backend::BackendError;
 
 use crate::isa::{Isa, for_each_isa};
-use crate::math::{LANES, fold, round_to_int};
+use crate::math::{LANES, round_to_int};
 use crate::memory::{Buffer, SharedPtr};
 use crate::packed::BLOCK;
 use crate::pool::Pool;
@@ -221,65 +224,27 @@ fn quantize_tile_any(x: &[f32], cols: usize, rows: usize, out: Quantized<'_>) {
     }
 }
 
-// Codes in -127..=127; gives back the scale.
+// Codes in -127..=127; gives back the scale. Magnitudes are compared as integers, in which order
+// something that is not a number is the largest: it makes the scale one, too.
 #[inline(always)]
 fn quantize_block(x: &[f32; BLOCK], codes: &mut [i8; BLOCK]) -> f32 {
-    let mut lanes = [0.0f32; LANES];
+    let mut lanes = [0u32; LANES];
     for (i, x) in x.iter().enumerate() {
-        let x = x.abs();
         let lane = &mut lanes[i % LANES];
-        *lane = if x > *lane { x } else { *lane };
+        *lane = x.abs().to_bits().max(*lane);
     }
-    let largest = fold(lanes, |a, b| if b > a { b } else { a });
-    let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
+    let largest = f32::from_bits(lanes.into_iter().fold(0, u32::max));
+    let inverse = if largest > SMALLEST { 127.0 / largest } else { 0.0 };
     for (q, x) in codes.iter_mut().zip(x) {
         *q = round_to_int(x * inverse) as i8;
     }
     largest * INVERSE_127
 }
 
+/// A block of nothing larger is all zero: the inverse would overflow.
+const SMALLEST: f32 = 1e-36;
 /// The largest code is 127, so that negative ones have the same range.
 const INVERSE_127: f32 = 1.0 / 127.0;
-
-#[cfg(target_arch = "x86_64")]
-mod avx512 {
-    use std::arch::x86_64::*;
-
-    use super::{BLOCK, INVERSE_127, Quantized};
-
-    /// As `quantize_tile_any`, with the same results.
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-    pub fn quantize_tile(x: &[f32], cols: usize, rows: usize, out: Quantized<'_>) {
-        let codes = out.codes.as_chunks_mut::<BLOCK>().0;
-        for (row, x) in x.chunks_exact(cols).enumerate() {
-            for (b, x) in x.as_chunks::<BLOCK>().0.iter().enumerate() {
-                let at = b * rows + row;
-                // SAFETY: a block is 32 floats and 32 codes.
-                let (lo, hi) =
-                    unsafe { (_mm512_loadu_ps(x.as_ptr()), _mm512_loadu_ps(x.as_ptr().add(16))) };
-                let largest = _mm512_max_ps(_mm512_abs_ps(lo), _mm512_abs_ps(hi));
-                let largest = _mm512_reduce_max_ps(largest);
-                let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
-                let inverse = _mm512_set1_ps(inverse);
-                let round = |x| _mm512_cvtps_epi32(_mm512_mul_ps(x, inverse));
-                let (lo, hi) = (round(lo), round(hi));
-                let first = _mm512_reduce_add_epi32(lo);
-                let total = first + _mm512_reduce_add_epi32(hi);
-                // SAFETY: as above.
-                unsafe {
-                    let p = codes[at].as_mut_ptr();
-                    _mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(lo));
-                    _mm_storeu_si128(p.add(16).cast(), _mm512_cvtepi32_epi8(hi));
-                }
-                let scale = largest * INVERSE_127;
-                out.scales[at] = scale;
-                out.scaled_sums[at] = scale * total as f32;
-                out.minus_sums[at] = -total;
-                out.minus_first_sums[at] = -first;
-            }
-        }
-    }
-}
 
 #[inline(always)]
 fn pair_up_any(x: &[f32], cols: usize, rows: usize, out: &mut [u32]) {
@@ -313,7 +278,75 @@ fn interleave_any(x: &[f32], cols: usize, rows: usize, out: &mut [f32]) {
 
 #[cfg(test)]
 mod tests {
-    use super::{ActivationKind, Tile};
+    use proptest::prelude::*;
+
+    use super::{ActivationKind, BLOCK, Quantized, Tile, quantize_tile};
+    use crate::isa::Isa;
+    use crate::testing::noise;
+
+    #[derive(Debug, PartialEq)]
+    struct Row {
+        codes: Vec<i8>,
+        scales: Vec<u32>,
+        scaled_sums: Vec<u32>,
+        minus_sums: Vec<[i32; 2]>,
+    }
+
+    // A row of a tile, without the codes of blocks that are not finite.
+    fn quantized(isa: Isa, x: &[f32], cols: usize, rows: usize) -> Vec<Row> {
+        let len = x.len() / BLOCK;
+        let (mut codes, mut scales) = (vec![0; x.len()], vec![0.0; len]);
+        let (mut scaled, mut sums, mut firsts) = (vec![0.0; len], vec![0; len], vec![0; len]);
+        let out = Quantized {
+            codes: &mut codes,
+            scales: &mut scales,
+            scaled_sums: &mut scaled,
+            minus_sums: &mut sums,
+            minus_first_sums: &mut firsts,
+        };
+        quantize_tile(isa, x, cols, rows, out);
+        let bits = |x: f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() };
+        let row = |row: usize| {
+            let at = (0..cols / BLOCK).map(|b| b * rows + row);
+            let finite: Vec<_> = at.clone().filter(|&at| scales[at].is_finite()).collect();
+            let codes = finite.iter().flat_map(|&at| &codes[at * BLOCK..][..BLOCK]).copied();
+            Row {
+                codes: codes.collect(),
+                scales: at.clone().map(|at| bits(scales[at])).collect(),
+                scaled_sums: finite.iter().map(|&at| bits(scaled[at])).collect(),
+                minus_sums: finite.iter().map(|&at| [sums[at], firsts[at]]).collect(),
+            }
+        };
+        (0..rows).map(row).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn rows_are_the_same_on_every_machine_and_in_every_tile(
+            log_rows in 0u32..4, blocks in 1usize..6, seed: u32, scale in -126i32..100,
+            odd in prop::collection::vec((any::<prop::sample::Index>(), 0usize..6), 0..4),
+        ) {
+            let (rows, cols) = (1 << log_rows, blocks * BLOCK);
+            let mut x = noise(rows * cols, seed, 2f32.powi(scale));
+            for (at, which) in odd {
+                let values = [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0];
+                x[at.index(rows * cols)] = values[which];
+            }
+            let expected = quantized(Isa::Portable, &x, cols, rows);
+            for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+                prop_assert_eq!(&quantized(isa, &x, cols, rows), &expected, "{:?}", isa);
+                for (row, x) in expected.iter().zip(x.chunks_exact(cols)) {
+                    prop_assert_eq!(&quantized(isa, x, cols, 1)[0], row, "{:?}, alone", isa);
+                }
+            }
+            let is_broken = |x: &&[f32]| x.iter().any(|x| x.is_nan());
+            for (row, x) in expected.iter().zip(x.chunks_exact(cols)) {
+                let broken = x.chunks_exact(BLOCK).filter(is_broken).count();
+                let is_nan = |&&bits: &&u32| f32::from_bits(bits).is_nan();
+                prop_assert_eq!(row.scales.iter().filter(is_nan).count(), broken);
+            }
+        }
+    }
 
     #[test]
     fn tiles_cover_rows_once() {
