@@ -97,20 +97,31 @@ impl Pool {
             parked,
         });
         let allowed = cpu::allowed();
-        let cpus = if allowed.len() == num_threads { allowed } else { Vec::new() };
+        let cpus = if allowed.len() == num_threads { allowed.to_vec() } else { Vec::new() };
         let mut pool = Pool { shared, threads: Vec::new(), handles: Vec::new(), cpus };
+        let (placed, all_placed) = std::sync::mpsc::channel();
         for worker in 1..num_threads {
             let shared = pool.shared.clone();
             let cpu = pool.cpus.get(worker).copied();
+            let placed = placed.clone();
             let handle = std::thread::Builder::new().name(format!("tenon-cpu-{worker}")).spawn(
                 move || {
-                    cpu.into_iter().for_each(cpu::pin);
+                    match cpu {
+                        Some(cpu) => cpu::pin(&[cpu]),
+                        // The thread that starts this one may have been given a CPU.
+                        None => cpu::pin(cpu::allowed()),
+                    }
+                    drop(placed);
                     shared.work(worker);
                 },
             )?;
             pool.threads.push(handle.thread().clone());
             pool.handles.push(handle);
         }
+        // Until then they are where the caller is: one of a real-time class would keep them there
+        // and off the core as long as it has work.
+        drop(placed);
+        let _: Result<(), _> = all_placed.recv();
         Ok(pool)
     }
 
@@ -120,7 +131,7 @@ impl Pool {
         if let Some(&cpu) = self.cpus.first()
             && !IS_PINNED.replace(true)
         {
-            cpu::pin(cpu);
+            cpu::pin(&[cpu]);
         }
     }
 
@@ -302,31 +313,37 @@ impl Shared {
 
 #[cfg(target_os = "linux")]
 mod cpu {
+    use std::sync::OnceLock;
+
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-    /// CPUs that this thread may run on.
-    pub fn allowed() -> Vec<usize> {
-        let set = sched_getaffinity(None).unwrap_or_default();
-        (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()
+    /// CPUs that the process may use, as they were before the first thread was given one: threads
+    /// inherit what their parents were given.
+    pub fn allowed() -> &'static [usize] {
+        static ALLOWED: OnceLock<Vec<usize>> = OnceLock::new();
+        ALLOWED.get_or_init(|| {
+            let set = sched_getaffinity(None).unwrap_or_default();
+            (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()
+        })
     }
 
-    /// Keeps the calling thread on `cpu`.
-    pub fn pin(cpu: usize) {
+    /// Keeps the calling thread on `cpus`.
+    pub fn pin(cpus: &[usize]) {
         let mut set = CpuSet::new();
-        set.set(cpu);
+        cpus.iter().for_each(|&cpu| set.set(cpu));
         if let Err(error) = sched_setaffinity(None, &set) {
-            tracing::debug!(cpu, %error, "a thread could not be given a CPU");
+            tracing::debug!(?cpus, %error, "a thread could not be given its CPU");
         }
     }
 }
 
 #[cfg(not(target_os = "linux"))]
 mod cpu {
-    pub fn allowed() -> Vec<usize> {
-        Vec::new()
+    pub fn allowed() -> &'static [usize] {
+        &[]
     }
 
-    pub fn pin(_: usize) {}
+    pub fn pin(_: &[usize]) {}
 }
 
 fn pause(rounds: &mut u32) {

@@ -38,6 +38,36 @@ fn a_panic_reaches_the_caller_and_the_pool_goes_on() {
     assert_eq!(sum.into_inner(), 63 * 64 / 2);
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_pool_that_a_pinned_thread_starts_may_use_all_cpus() {
+    use rustix::thread::{CpuSet, sched_getaffinity};
+    let cpus = || {
+        let set = sched_getaffinity(None).expect("the kernel tells");
+        (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect::<Vec<_>>()
+    };
+    let all = cpus();
+    // As many threads as CPUs, each of which has its own then, and one fewer or more.
+    for num_threads in [all.len(), all.len() + 1, (all.len() - 1).max(2), all.len()] {
+        let mut pool = Pool::new(num_threads).expect("threads start");
+        pool.pin_caller();
+        let found = std::sync::Mutex::new(vec![Vec::new(); num_threads]);
+        let arrived = std::sync::Barrier::new(num_threads);
+        // A task for each worker: none ends before all have begun.
+        pool.run(num_threads, |_, worker| {
+            arrived.wait();
+            found.lock().expect("no task panics")[worker] = cpus();
+        });
+        for (worker, found) in found.into_inner().expect("no task panics").iter().enumerate() {
+            let own =
+                all.get(worker).map(std::slice::from_ref).filter(|_| num_threads == all.len());
+            if worker > 0 || own.is_some() {
+                assert_eq!(found, own.unwrap_or(&all), "worker {worker} of {num_threads}");
+            }
+        }
+    }
+}
+
 /// Longest that a job of the stress test may take. On a machine that gives these threads no core it
 /// takes seconds; a lost wake-up takes forever.
 const JOB_LIMIT: Duration = Duration::from_secs(120);
