@@ -366,9 +366,7 @@ impl Sizes {
             }
             None => {
                 let most = memory_available()? / MAX_MEMORY_SHARE / per_block;
-                let most_used = full_sequences * per_sequence;
-                let all = if full_sequences > 1 { pool_blocks_for(most_used) } else { most_used };
-                all.min(most)
+                pool_blocks_for(full_sequences, per_sequence).min(most)
             }
         };
         if num_blocks < per_sequence {

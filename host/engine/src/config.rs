@@ -20,17 +20,19 @@ pub enum SchedulingPolicy {
 pub struct PrefillLimit {
     /// In all.
     pub num_tokens: usize,
-    /// Of prompts that are longer than [`PrefillLimit::LONG_PROMPT`].
+    /// Of long prompts.
     pub num_long_tokens: usize,
+    /// A prompt with more tokens to compute is long: it would slow others down again and again.
+    pub long_prompt: usize,
 }
 
 impl PrefillLimit {
-    /// Tokens to compute beyond which a prompt is long: it would slow others down again and again.
-    pub const LONG_PROMPT: usize = 512;
-
     /// As much as fits.
-    pub const NONE: PrefillLimit =
-        PrefillLimit { num_tokens: usize::MAX, num_long_tokens: usize::MAX };
+    pub const NONE: PrefillLimit = PrefillLimit {
+        num_tokens: usize::MAX,
+        num_long_tokens: usize::MAX,
+        long_prompt: usize::MAX,
+    };
 }
 
 /// Limits of the engine. All of them are memory: nothing grows beyond them.
@@ -216,10 +218,14 @@ pub fn blocks_for(
 /// preempted by the next decode step.
 pub(crate) const WATERMARK_DIVISOR: usize = 100;
 
-/// The smallest pool whose sequences may use so many blocks and still run together: admission
-/// leaves some free.
-pub fn pool_blocks_for(num_used: usize) -> usize {
-    num_used + num_used.saturating_sub(1) / (WATERMARK_DIVISOR - 1)
+/// The smallest pool in which so many sequences of so many blocks run together: beside others,
+/// admission leaves some free.
+pub fn pool_blocks_for(num_sequences: usize, per_sequence: usize) -> usize {
+    let num_used = num_sequences * per_sequence;
+    match num_sequences {
+        0 | 1 => num_used,
+        _ => num_used + num_used.saturating_sub(1) / (WATERMARK_DIVISOR - 1),
+    }
 }
 
 #[cfg(test)]
@@ -250,10 +256,11 @@ mod tests {
     #[test]
     fn a_pool_has_room_beside_what_admission_leaves_free() {
         let room = |num_blocks: usize| num_blocks - num_blocks / WATERMARK_DIVISOR;
-        for num_used in 1..20_000 {
-            let num_blocks = pool_blocks_for(num_used);
-            assert!(room(num_blocks) >= num_used, "{num_used}");
-            assert!(room(num_blocks - 1) < num_used, "{num_used}: fewer do");
+        for per_sequence in 1..10_000 {
+            let num_blocks = pool_blocks_for(2, per_sequence);
+            assert!(room(num_blocks) >= 2 * per_sequence, "{per_sequence}");
+            assert!(room(num_blocks - 1) < 2 * per_sequence, "{per_sequence}: fewer do");
+            assert_eq!(pool_blocks_for(1, per_sequence), per_sequence);
         }
     }
 

@@ -77,7 +77,7 @@ pub struct BlockCopy {
 pub struct StepPlan {
     /// Rows whose sequence ended or was preempted since the last plan.
     pub released: Vec<Row>,
-    /// New rows; the block tables are empty.
+    /// Rows that have their first share; the block tables are empty.
     pub admitted: Vec<Admitted>,
     /// Distinct rows, at least one.
     pub scheduled: Vec<Scheduled>,

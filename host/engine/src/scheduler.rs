@@ -50,6 +50,7 @@ pub(crate) struct Scheduler {
 
 /// What is left of a step while it is being planned.
 struct Budget {
+    limit: PrefillLimit,
     tokens: usize,
     prefill: usize,
     // Of `prefill`, for long prompts.
@@ -68,7 +69,8 @@ impl Budget {
     /// come, so that a short one need not wait for its end.
     fn take_prefill(&mut self, seq: &Sequence, chunk_cap: usize) -> usize {
         self.num_prefills = self.num_prefills.saturating_sub(1);
-        let fair = match (seq.is_long(), self.num_prefills) {
+        let is_long = seq.is_long(&self.limit);
+        let fair = match (is_long, self.num_prefills) {
             (false, _) => self.prefill,
             (true, 0) => self.long_prefill.min(self.prefill),
             (true, _) => self.long_prefill.min(self.prefill.div_ceil(2)),
@@ -78,7 +80,7 @@ impl Budget {
         let num_tokens = seq.within_rows(num_tokens, self.prompt_row_cap());
         self.prompt_rows -= seq.prompt_rows(num_tokens).len();
         self.prefill -= num_tokens;
-        if seq.is_long() {
+        if is_long {
             self.long_prefill -= num_tokens;
         }
         self.tokens -= num_tokens;
@@ -135,6 +137,11 @@ impl Scheduler {
                 }
             }
         }
+        if plan.scheduled.is_empty() && self.stats.num_preemptions > num_preemptions {
+            // All that decoded were preempted: nobody holds the prompts up any more.
+            budget = self.budget(plan);
+            self.plan_running(plan, &mut budget, reach);
+        }
         plan.num_tokens = self.max_step_tokens - budget.tokens;
         if !plan.scheduled.is_empty() {
             plan.released.append(&mut self.released);
@@ -171,14 +178,15 @@ impl Scheduler {
             num_prefills += usize::from(!has_share && seq.num_pending() > 1);
             anyone_decodes |= seq.num_pending() <= 1 && seq.num_planned >= seq.prompt.len();
         }
+        let limit = if anyone_decodes { self.prefill_limit } else { PrefillLimit::NONE };
         let (mut planned, mut long_planned) = (0, 0);
         for item in plan.scheduled.iter().filter(|i| i.num_tokens > 1 || !i.wants_logits) {
-            let is_long = self.running.seq(item.row).is_long();
+            let is_long = self.running.seq(item.row).is_long(&limit);
             planned += item.num_tokens as usize;
             long_planned += if is_long { item.num_tokens as usize } else { 0 };
         }
-        let limit = if anyone_decodes { self.prefill_limit } else { PrefillLimit::NONE };
         Budget {
+            limit,
             tokens: self.max_step_tokens - plan.num_tokens,
             prefill: limit.num_tokens.saturating_sub(planned),
             long_prefill: limit.num_long_tokens.saturating_sub(long_planned),
@@ -205,8 +213,10 @@ impl Scheduler {
             let is_decoding = seq.is_decoding();
             let num_tokens = if is_decoding {
                 budget.num_decodes -= 1;
-                budget.tokens -= 1;
-                1
+                // What was planned ahead may have left none to one that had nothing to do then.
+                let num_tokens = budget.tokens.min(1);
+                budget.tokens -= num_tokens;
+                num_tokens
             } else {
                 budget.take_prefill(seq, chunk_cap)
             };
@@ -247,7 +257,8 @@ impl Scheduler {
     }
 
     /// Gives the head of the queue a row and all blocks of its pending tokens; false when it has
-    /// to wait, and with it all behind it.
+    /// to wait, and with it all behind it. A long prompt may have to wait for its first tokens,
+    /// but not in the way of short ones.
     fn admit_head(&mut self, plan: &mut StepPlan, budget: &mut Budget) -> bool {
         let chunk_cap = self.chunk_cap();
         loop {
@@ -270,10 +281,11 @@ impl Scheduler {
         }
         let row = self.running.insert(seq, self.policy);
         let seq = self.running.seq_mut(row);
-        plan.admitted.push(admitted(seq));
         let num_tokens = budget.take_prefill(seq, chunk_cap);
-        schedule(seq, num_tokens, self.step, &mut self.kv, plan);
-        self.tenants.charge(seq.lane, num_tokens);
+        if num_tokens > 0 {
+            schedule(seq, num_tokens, self.step, &mut self.kv, plan);
+            self.tenants.charge(seq.lane, num_tokens);
+        }
         true
     }
 
@@ -307,8 +319,9 @@ impl Scheduler {
         let mut seq = self.running.remove(row);
         let was_decoding = seq.is_decoding();
         self.kv.release(&mut seq);
-        seq.is_known_to_runner = false;
-        self.released.push(row);
+        if std::mem::take(&mut seq.is_known_to_runner) {
+            self.released.push(row);
+        }
         self.stats.num_preemptions += 1;
         self.waiting.insert(seq);
         was_decoding
@@ -375,6 +388,10 @@ fn schedule(
     kv: &mut KvManager,
     plan: &mut StepPlan,
 ) {
+    assert!(num_tokens > 0, "a share of a step is at least a token");
+    if !seq.is_known_to_runner {
+        plan.admitted.push(admitted(seq));
+    }
     let tables_start = plan.tables.len() as u32;
     kv.grow(seq, num_tokens, plan);
     let wants_logits = num_tokens == seq.num_pending() && seq.len() < seq.max_len;

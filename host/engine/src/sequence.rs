@@ -132,8 +132,8 @@ impl Sequence {
     }
 
     /// Its prompt takes many steps beside others.
-    pub fn is_long(&self) -> bool {
-        self.prompt.len() - self.num_cached.unwrap_or(0) > PrefillLimit::LONG_PROMPT
+    pub fn is_long(&self, limit: &PrefillLimit) -> bool {
+        self.prompt.len() - self.num_cached.unwrap_or(0) > limit.long_prompt
     }
 
     /// One pending token, which a step always has room for.

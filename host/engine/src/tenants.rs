@@ -2,8 +2,8 @@
 //!
 //! Each tenant has a counter of the tokens that were computed for it, divided by its weight; who
 //! has the smallest is next (Sheng et al. 2024, "Fairness in Serving Large Language Models"). A
-//! tenant that comes back from idleness is lifted to the smallest counter of those at work, so
-//! that nobody saves up a right to block the others. Without fair sharing there is one lane.
+//! tenant that comes back from idleness is lifted to the smallest counter of those at work, or when
+//! there are none to that of who left last, so that nobody saves up a right to block the others. Without fair sharing there is one lane.
 
 use std::collections::HashMap;
 
@@ -48,11 +48,20 @@ pub(crate) struct Tenants {
     index: HashMap<u64, usize>,
     free: Vec<usize>,
     num_idle: usize,
+    // The counter of who left last.
+    last_served: u64,
 }
 
 impl Tenants {
     pub fn new(is_fair: bool) -> Self {
-        Tenants { is_fair, lanes: Vec::new(), index: HashMap::new(), free: Vec::new(), num_idle: 0 }
+        Tenants {
+            is_fair,
+            lanes: Vec::new(),
+            index: HashMap::new(),
+            free: Vec::new(),
+            num_idle: 0,
+            last_served: 0,
+        }
     }
 
     /// A sequence of the tenant arrives: its lane.
@@ -65,7 +74,7 @@ impl Tenants {
         let floor = self.lanes.iter().filter(|l| l.num_live > 0).map(|l| l.served).min();
         let entry = &mut self.lanes[lane];
         if entry.num_live == 0 {
-            entry.served = entry.served.max(floor.unwrap_or(0));
+            entry.served = entry.served.max(floor.unwrap_or(self.last_served));
             self.num_idle -= 1;
         }
         entry.tenant = Tenant { id: key, weight: tenant.weight.clamp(1, MAX_WEIGHT) };
@@ -78,6 +87,7 @@ impl Tenants {
         let entry = &mut self.lanes[lane];
         entry.num_live -= 1;
         if entry.num_live == 0 {
+            self.last_served = entry.served;
             self.num_idle += 1;
             self.forget_some();
         }
@@ -156,6 +166,18 @@ mod tests {
         tenants.leave(b);
         let again = tenants.arrive(tenant(2, 1));
         assert_eq!(tenants.served(again), tenants.served(a) + 50 * SCALE);
+    }
+
+    #[test]
+    fn work_done_while_others_were_idle_is_not_held_against_a_tenant() {
+        let mut tenants = Tenants::new(true);
+        let a = tenants.arrive(tenant(1, 1));
+        tenants.charge(a, 1000);
+        tenants.leave(a);
+        let b = tenants.arrive(tenant(2, 1));
+        tenants.charge(b, 5);
+        let a = tenants.arrive(tenant(1, 1));
+        assert_eq!(tenants.served(a), tenants.served(b));
     }
 
     #[test]

@@ -6,8 +6,8 @@ mod device;
 use device::{Bench, config, expected};
 use std::sync::Arc;
 use tenon_engine::{
-    AddError, Engine, EngineConfig, FinishReason, NewRequest, RequestId, Sampled, SamplingParams,
-    SchedulingPolicy, Tenant,
+    AddError, Engine, EngineConfig, FinishReason, NewRequest, PrefillLimit, RequestId, Sampled,
+    SamplingParams, SchedulingPolicy, Tenant,
 };
 
 fn request(id: RequestId, prompt: Arc<[u32]>, params: Arc<SamplingParams>) -> NewRequest {
@@ -319,7 +319,8 @@ fn a_short_prompt_does_not_wait_for_the_end_of_a_long_one() {
     let mut bench = Bench::new(config);
     bench.add(0, &text(4), 1, 300, 0);
     bench.step(None);
-    bench.limit_prefill(8);
+    let limit = PrefillLimit { num_tokens: 8, num_long_tokens: 4, long_prompt: 512 };
+    bench.limit_prefill(limit);
     bench.add(1, &text(700), 1, 1, 0);
     bench.step(None);
     bench.add(2, &text(6), 1, 1, 0);
@@ -331,6 +332,44 @@ fn a_short_prompt_does_not_wait_for_the_end_of_a_long_one() {
     // The long one got half of each step.
     assert_eq!(bench.device.num_tokens[&RequestId(1)], 5 * 4);
     bench.run(400);
+}
+
+/// All that long prompts may take goes to the first one: the others get rows, and no share.
+#[test]
+fn long_prompts_without_a_share_are_in_nobodys_way() {
+    let mut bench = Bench::new(EngineConfig { num_blocks: 100, prefix_caching: false, ..config() });
+    bench.add(0, &text(4), 1, 30, 0);
+    bench.step(None);
+    bench.limit_prefill(PrefillLimit { num_tokens: 6, num_long_tokens: 2, long_prompt: 8 });
+    bench.add(1, &text(20), 1, 1, 0);
+    bench.add(2, &text(21), 1, 1, 0);
+    bench.add(3, &text(3), 1, 1, 0);
+    bench.step(None);
+    bench.step(None);
+    assert!(bench.heard(3, 0).finish.is_some());
+    assert_eq!(bench.device.num_tokens[&RequestId(1)], 4);
+    assert_eq!(bench.device.num_tokens.get(&RequestId(2)), None);
+    bench.run(60);
+    assert_eq!(bench.heard(2, 0).tokens, expected(&text(21), 0, 1, 40));
+}
+
+/// While prompts are held up, the only one that decodes needs a block and finds no victim but
+/// itself.
+#[test]
+fn a_prompt_goes_on_when_all_that_decoded_are_preempted() {
+    let mut bench = Bench::new(EngineConfig { num_blocks: 10, prefix_caching: false, ..config() });
+    bench.add(0, &text(32), 1, 4, 0);
+    bench.step(None);
+    bench.add(1, &text(8), 1, 4, 0);
+    while bench.heard(1, 0).tokens.is_empty() {
+        bench.step(None);
+    }
+    assert!(bench.heard(0, 0).tokens.is_empty());
+    bench.limit_prefill(PrefillLimit { num_tokens: 0, num_long_tokens: 0, long_prompt: 8 });
+    bench.run(60);
+    assert_eq!(bench.engine.stats().num_preemptions, 1);
+    assert_eq!(bench.heard(0, 0).tokens, expected(&text(32), 0, 4, 40));
+    assert_eq!(bench.heard(1, 0).tokens, expected(&text(8), 0, 4, 40));
 }
 
 #[test]

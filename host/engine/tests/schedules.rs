@@ -8,8 +8,8 @@ use device::{Bench, config, expected, scores};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use tenon_engine::{
-    EngineConfig, FinishReason, RequestId, SamplingParams, SchedulingPolicy, Tenant, TierConfig,
-    TierPolicy,
+    EngineConfig, FinishReason, PrefillLimit, RequestId, SamplingParams, SchedulingPolicy, Tenant,
+    TierConfig, TierPolicy,
 };
 
 #[derive(Debug, Clone)]
@@ -26,7 +26,7 @@ struct Ask {
 
 #[derive(Debug, Clone)]
 enum Action {
-    Limit(usize),
+    Limit(PrefillLimit),
     Add(Ask),
     Abort(u8),
     AbortSequence(u8, u32),
@@ -64,6 +64,13 @@ fn ask() -> impl Strategy<Value = Ask> {
     )
 }
 
+/// 0 tokens are none in steps in which somebody decodes.
+fn limit() -> impl Strategy<Value = PrefillLimit> {
+    (0_usize..12, 0_usize..12, 0_usize..40).prop_map(|(num_tokens, num_long, long_prompt)| {
+        PrefillLimit { num_tokens, num_long_tokens: num_long.min(num_tokens), long_prompt }
+    })
+}
+
 fn action() -> impl Strategy<Value = Action> {
     prop_oneof![
         4 => ask().prop_map(Action::Add),
@@ -71,7 +78,7 @@ fn action() -> impl Strategy<Value = Action> {
         1 => (any::<u8>(), 0_u32..3).prop_map(|(at, index)| Action::AbortSequence(at, index)),
         1 => any::<u8>().prop_map(Action::AbortInFlight),
         1 => any::<u8>().prop_map(Action::Fail),
-        1 => (1_usize..12).prop_map(Action::Limit),
+        1 => limit().prop_map(Action::Limit),
         8 => Just(Action::Step),
     ]
 }
@@ -127,6 +134,7 @@ struct Run {
     asks: Vec<Ask>,
     touched: Vec<RequestId>,
     singled_out: Vec<(RequestId, u32)>,
+    least_long_prompt: usize,
 }
 
 fn play(config: EngineConfig, actions: &[Action], is_ahead: bool, tier_fault: usize) -> Run {
@@ -135,6 +143,7 @@ fn play(config: EngineConfig, actions: &[Action], is_ahead: bool, tier_fault: us
         asks: Vec::new(),
         touched: Vec::new(),
         singled_out: Vec::new(),
+        least_long_prompt: usize::MAX,
     };
     run.bench.device.is_ahead = is_ahead;
     run.bench.device.tier_fault = tier_fault;
@@ -179,7 +188,10 @@ fn play(config: EngineConfig, actions: &[Action], is_ahead: bool, tier_fault: us
                 run.touched.extend(id);
                 run.bench.device.failing.extend(id);
             }
-            Action::Limit(num_tokens) => run.bench.limit_prefill(*num_tokens),
+            Action::Limit(limit) => {
+                run.least_long_prompt = run.least_long_prompt.min(limit.long_prompt);
+                run.bench.limit_prefill(*limit);
+            }
             Action::Step => {
                 run.bench.step(None);
             }
@@ -230,8 +242,10 @@ fn check(run: &Run) -> Result<(), TestCaseError> {
             prop_assert!(config.prefix_caching || num_cached == 0);
         }
     }
-    // First come, first served; but who waits for a tier is overtaken.
-    let admitted = run.bench.device.admissions.iter().filter(|(_, index)| *index == 0);
+    // First come, first served; but who waits for a tier is overtaken, and long prompts are.
+    let is_short = |id: &RequestId| run.asks[id.0 as usize].prompt.len() <= run.least_long_prompt;
+    let admitted = run.bench.device.admissions.iter();
+    let admitted = admitted.filter(|(request, index)| *index == 0 && is_short(request));
     if config.policy == SchedulingPolicy::Fcfs && config.tier.is_none() {
         prop_assert!(admitted.is_sorted_by_key(|(request, _)| request));
     }

@@ -30,6 +30,9 @@ const MIN_CHUNK: usize = 4;
 /// second are faster than anybody reads, and every stream began with a prompt.
 const SHORT_STEP_S: f64 = 0.025;
 
+/// Tokens to compute beyond which a prompt is long.
+const LONG_PROMPT: usize = 512;
+
 /// What one step ran.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StepLoad {
@@ -96,16 +99,16 @@ impl Pace {
         let known = self.decode_time(num_decodes);
         let Some(decode_s) = known.filter(|_| self.num_mixed < PROBE_EVERY) else {
             self.num_mixed = 0;
-            return PrefillLimit { num_tokens: 0, num_long_tokens: 0 };
+            return limit(0, 0);
         };
         let Some(token_s) = self.token_s.median().or(self.alone_s.median()) else {
-            return PrefillLimit { num_tokens: FIRST_CHUNK, num_long_tokens: FIRST_CHUNK };
+            return limit(FIRST_CHUNK, FIRST_CHUNK);
         };
         // As a float it saturates.
         let tokens = |room_s: f64| ((room_s / token_s) as usize).max(MIN_CHUNK);
         let long_s = (slowdown - 1.0) * MARGIN * decode_s;
         let num_long_tokens = tokens(long_s);
-        PrefillLimit { num_tokens: tokens(long_s.max(SHORT_STEP_S - decode_s)), num_long_tokens }
+        limit(tokens(long_s.max(SHORT_STEP_S - decode_s)), num_long_tokens)
     }
 
     /// A step of this load took `seconds`.
@@ -137,6 +140,10 @@ impl Pace {
         let median = self.decode_s[at].median()?;
         Some(median * (0.5 + 0.5 * num_decodes as f64 / self.decode_size[at]))
     }
+}
+
+fn limit(num_tokens: usize, num_long_tokens: usize) -> PrefillLimit {
+    PrefillLimit { num_tokens, num_long_tokens, long_prompt: LONG_PROMPT }
 }
 
 fn size_of(num_decodes: usize) -> usize {

@@ -120,7 +120,7 @@ fn model_args(args: &OfflineArgs) -> ModelArgs {
 /// With fewer blocks sequences would wait or be preempted, and something else measured.
 fn check_room(args: &OfflineArgs, runner: &RunnerHandle) -> Result<()> {
     let one = runner.config().blocks_for(args.prompt_len + args.output_len);
-    let needed = if args.batch > 1 { pool_blocks_for(args.batch * one) } else { one };
+    let needed = pool_blocks_for(args.batch, one);
     let num_blocks = runner.config().num_blocks;
     ensure!(
         needed <= num_blocks,

@@ -424,10 +424,9 @@ impl Bench {
     }
 
     /// Tells engine and device.
-    pub fn limit_prefill(&mut self, num_tokens: usize) {
-        let limit = PrefillLimit { num_tokens, num_long_tokens: num_tokens.div_ceil(2) };
+    pub fn limit_prefill(&mut self, limit: PrefillLimit) {
         self.engine.limit_prefill(limit);
-        self.device.prefill_limit = num_tokens;
+        self.device.prefill_limit = limit.num_tokens;
     }
 
     /// One step; `in_flight` is aborted between plan and settle. False when idle.
@@ -454,11 +453,13 @@ impl Bench {
             }
             return !self.device.loads.is_empty();
         };
-        let num_admitted = plan.admitted.len();
         let failed = self.device.transfer(&plan.transfers);
         let mut results = self.device.run(plan, &config, num_live as usize);
-        if !self.device.is_ahead && self.engine.stats().num_preemptions > stats.num_preemptions {
-            assert_eq!(num_admitted, 0, "admission in a step that preempted");
+        let now = self.engine.stats();
+        let num_preempted = now.num_preemptions - stats.num_preemptions;
+        if !self.device.is_ahead && num_preempted > 0 {
+            let num_waiting = stats.num_requests_waiting + num_preempted;
+            assert_eq!(now.num_requests_waiting, num_waiting, "admission beside a preemption");
         }
         for hash in failed {
             self.engine.store_failed(hash);
