@@ -22,9 +22,7 @@ pub(crate) fn with_tokens(text: &str, vocabulary: &Vocabulary) -> String {
         }
     };
     while let Some(next) = rest.chars().next() {
-        let here = vocabulary.added().iter().filter(|(of, _)| !of.is_empty());
-        let token = here.filter(|(of, _)| rest.starts_with(of)).max_by_key(|(of, _)| of.len());
-        if let Some((of, id)) = token {
+        if let Some((of, id)) = vocabulary.added_at(rest) {
             flush(&mut plain, &mut out);
             let _ = write!(out, "<[{id}]> ");
             rest = &rest[of.len()..];

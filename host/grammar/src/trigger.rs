@@ -168,14 +168,12 @@ fn spellings(trigger: &Trigger, vocabulary: &Vocabulary) -> Result<Vec<Vec<u8>>,
     let mut marked = Vec::new();
     let mut rest = &text[..];
     while let Some(next) = rest.chars().next() {
-        let here = vocabulary.added().iter().map(|(of, _)| of.as_str());
-        let token =
-            here.filter(|of| !of.is_empty() && rest.starts_with(of)).max_by_key(|of| of.len());
+        let token = vocabulary.added_at(rest);
         // A marker in front of a text changes nothing: the search begins anywhere.
         if token.is_some() && !marked.is_empty() {
             marked.push(MARKER);
         }
-        let len = token.map_or(next.len_utf8(), str::len);
+        let len = token.map_or(next.len_utf8(), |(of, _)| of.len());
         marked.extend(&rest.as_bytes()[..len]);
         rest = &rest[len..];
     }

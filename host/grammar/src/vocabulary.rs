@@ -85,6 +85,20 @@ impl Vocabulary {
     pub(crate) fn added(&self) -> &[(String, u32)] {
         &self.added
     }
+
+    /// The longest added token that a text begins with.
+    pub(crate) fn added_at(&self, text: &str) -> Option<(&str, u32)> {
+        longest_at(self.added.iter().map(|(of, id)| (of.as_str(), *id)), text)
+    }
+}
+
+/// The longest of some tokens, each with something, that a text begins with.
+pub(crate) fn longest_at<'a, T>(
+    tokens: impl Iterator<Item = (&'a str, T)>,
+    text: &str,
+) -> Option<(&'a str, T)> {
+    let here = tokens.filter(|(of, _)| !of.is_empty() && text.starts_with(of));
+    here.max_by_key(|(of, _)| of.len())
 }
 
 impl std::fmt::Debug for Vocabulary {

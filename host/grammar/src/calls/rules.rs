@@ -2,6 +2,7 @@
 //! stand for themselves, templates with holes.
 
 use crate::lark::literal;
+use crate::vocabulary::longest_at;
 
 /// What fills a hole of a template.
 #[derive(Debug, Clone, Copy)]
@@ -148,9 +149,7 @@ impl<'a> Rules<'a> {
 
     /// The longest added token that the text begins with.
     fn token_at(&self, text: &str) -> Option<&'a str> {
-        let here = self.tokens.iter().filter(|token| !token.is_empty());
-        let here = here.filter(|token| text.starts_with(token.as_str()));
-        here.max_by_key(|token| token.len()).map(String::as_str)
+        longest_at(self.tokens.iter().map(|of| (of.as_str(), ())), text).map(|(of, ())| of)
     }
 
     fn define(&mut self, prefix: &str, attribute: &str, body: &str) -> String {
