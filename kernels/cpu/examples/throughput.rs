@@ -10,9 +10,9 @@ mod support;
 
 use std::time::Instant;
 
-use support::{Shape, decoder, ids};
+use support::{PlannedStep, Shape, Span, decoder, ids};
 use tenon_backend::{
-    Activation, Backend, DType, KvDType, PrepareOptions, RopeStyle, SeqSpan, StepInputs, WeightMode,
+    Activation, Backend, DType, KvDType, KvGroup, PrepareOptions, RopeStyle, WeightMode,
 };
 use tenon_cpu::{CpuBackend, Isa};
 
@@ -142,39 +142,10 @@ fn report(what: &str, mut seconds: Vec<f64>, tokens: f64) {
 
 // Seconds of one step of (tokens computed before, tokens) for each sequence from `first` on.
 fn step(cpu: &mut CpuBackend, spans: &[(usize, &[u32])], first: usize) -> f64 {
-    let (mut ids, mut positions, mut slots) = (vec![], vec![], vec![]);
-    let (mut seqs, mut tables, mut rows) = (vec![], vec![], vec![]);
-    for (s, (computed, tokens)) in spans.iter().enumerate() {
-        let context = computed + tokens.len();
-        let blocks = context.div_ceil(BLOCK);
-        seqs.push(SeqSpan {
-            row: s as u32,
-            token_start: ids.len() as u32,
-            num_tokens: tokens.len() as u32,
-            context_len: context as u32,
-            prompt_len: context as u32,
-            table_start: tables.len() as u32,
-            table_len: blocks as u32,
-        });
-        for (i, &id) in tokens.iter().enumerate() {
-            ids.push(id);
-            positions.push((computed + i) as u32);
-            slots.push(((first + s) * BLOCKS * BLOCK + computed + i) as u32);
-        }
-        rows.push(ids.len() as u32 - 1);
-        tables.extend((0..blocks).map(|b| ((first + s) * BLOCKS + b) as u32));
-    }
-    let inputs = StepInputs {
-        token_ids: &ids,
-        positions: &positions,
-        slot_mapping: &slots,
-        seqs: &seqs,
-        block_tables: &tables,
-        logits_rows: &rows,
-        block_copies: &[],
-    };
-    let start = Instant::now();
-    let ticket = cpu.forward(&inputs).unwrap();
-    std::hint::black_box(cpu.wait(ticket).unwrap());
-    start.elapsed().as_secs_f64()
+    let blocks = |s: usize| (s * BLOCKS) as u32..((s + 1) * BLOCKS) as u32;
+    let blocks: Vec<Vec<u32>> = (0..spans.len()).map(|s| blocks(first + s).collect()).collect();
+    let pairs = spans.iter().zip(&blocks);
+    let spans: Vec<_> =
+        pairs.map(|(&(computed, tokens), blocks)| Span { tokens, computed, blocks }).collect();
+    PlannedStep::new(&spans, BLOCK, &[KvGroup { window: None }]).last_rows().time(cpu)
 }

@@ -1,6 +1,8 @@
 //! Small random programs, and steps over them that a scheduler could have planned.
 #![allow(clippy::unwrap_used, dead_code, missing_docs)]
 
+use std::time::Instant;
+
 use tenon_backend::layout::NO_BLOCK;
 use tenon_backend::quant::quantize_row;
 use tenon_backend::{
@@ -111,7 +113,15 @@ impl Builder {
         WeightId(self.weights.len() as u32 - 1)
     }
 
-    fn norm_weight(&mut self, width: usize) -> WeightId {
+    /// The same values in other memory.
+    pub fn copy_of(&mut self, weight: WeightId) -> WeightId {
+        let name = format!("w{}", self.weights.len());
+        let copy = Tensor { name, ..self.weights[weight.0 as usize].clone() };
+        self.weights.push(copy);
+        WeightId(self.weights.len() as u32 - 1)
+    }
+
+    pub fn norm_weight(&mut self, width: usize) -> WeightId {
         let id = self.weight(DType::F32, 1, width, 0.3);
         let values: Vec<u8> = self.weights[id.0 as usize]
             .data
@@ -262,52 +272,90 @@ pub fn step_with(
     groups: &[KvGroup],
     copies: &[BlockCopy],
 ) -> Vec<f32> {
-    let (mut ids, mut positions, mut slots) = (vec![], vec![], vec![vec![]; groups.len()]);
-    let (mut seqs, mut tables) = (vec![], vec![]);
-    let block =
-        |span: &Span<'_>, g: usize, b: usize| span.blocks[b] * groups.len() as u32 + g as u32;
-    for (row, span) in spans.iter().enumerate() {
-        let context = span.computed + span.tokens.len();
-        let blocks = context.div_ceil(block_size);
-        seqs.push(SeqSpan {
-            row: row as u32,
-            token_start: ids.len() as u32,
-            num_tokens: span.tokens.len() as u32,
-            context_len: context as u32,
-            prompt_len: context as u32,
-            table_start: tables.len() as u32,
-            table_len: blocks as u32,
-        });
-        for (i, &id) in span.tokens.iter().enumerate() {
-            let position = span.computed + i;
-            ids.push(id);
-            positions.push(position as u32);
-            for (g, slots) in slots.iter_mut().enumerate() {
-                let block = block(span, g, position / block_size) as usize;
-                slots.push((block * block_size + position % block_size) as u32);
+    let planned = PlannedStep::new(spans, block_size, groups);
+    let ticket = backend.forward(&StepInputs { block_copies: copies, ..planned.inputs() }).unwrap();
+    backend.wait(ticket).unwrap().to_vec()
+}
+
+/// The inputs of a step.
+#[derive(Default)]
+pub struct PlannedStep {
+    ids: Vec<u32>,
+    positions: Vec<u32>,
+    slots: Vec<u32>,
+    seqs: Vec<SeqSpan>,
+    tables: Vec<u32>,
+    /// All tokens, unless somebody wants fewer.
+    pub logits_rows: Vec<u32>,
+}
+
+impl PlannedStep {
+    /// See [`step_with`].
+    pub fn new(spans: &[Span<'_>], block_size: usize, groups: &[KvGroup]) -> Self {
+        let mut step = PlannedStep::default();
+        let mut slots = vec![vec![]; groups.len()];
+        let block =
+            |span: &Span<'_>, g: usize, b: usize| span.blocks[b] * groups.len() as u32 + g as u32;
+        for (row, span) in spans.iter().enumerate() {
+            let context = span.computed + span.tokens.len();
+            let blocks = context.div_ceil(block_size);
+            step.seqs.push(SeqSpan {
+                row: row as u32,
+                token_start: step.ids.len() as u32,
+                num_tokens: span.tokens.len() as u32,
+                context_len: context as u32,
+                prompt_len: context as u32,
+                table_start: step.tables.len() as u32,
+                table_len: blocks as u32,
+            });
+            for (i, &id) in span.tokens.iter().enumerate() {
+                let position = span.computed + i;
+                step.ids.push(id);
+                step.positions.push(position as u32);
+                for (g, slots) in slots.iter_mut().enumerate() {
+                    let block = block(span, g, position / block_size) as usize;
+                    slots.push((block * block_size + position % block_size) as u32);
+                }
+            }
+            for (g, group) in groups.iter().enumerate() {
+                let visible =
+                    group.window.map_or(0, |w| (span.computed + 1).saturating_sub(w as usize));
+                step.tables.extend((0..blocks).map(|b| match (b + 1) * block_size <= visible {
+                    true => NO_BLOCK,
+                    false => block(span, g, b),
+                }));
             }
         }
-        for (g, group) in groups.iter().enumerate() {
-            let visible =
-                group.window.map_or(0, |w| (span.computed + 1).saturating_sub(w as usize));
-            tables.extend((0..blocks).map(|b| match (b + 1) * block_size <= visible {
-                true => NO_BLOCK,
-                false => block(span, g, b),
-            }));
+        step.slots = slots.concat();
+        step.logits_rows = (0..step.ids.len() as u32).collect();
+        step
+    }
+
+    /// The same with the logits of each sequence's last token alone.
+    pub fn last_rows(mut self) -> Self {
+        self.logits_rows = self.seqs.iter().map(|s| s.token_start + s.num_tokens - 1).collect();
+        self
+    }
+
+    pub fn inputs(&self) -> StepInputs<'_> {
+        StepInputs {
+            token_ids: &self.ids,
+            positions: &self.positions,
+            slot_mapping: &self.slots,
+            seqs: &self.seqs,
+            block_tables: &self.tables,
+            logits_rows: &self.logits_rows,
+            block_copies: &[],
         }
     }
-    let logits_rows: Vec<u32> = (0..ids.len() as u32).collect();
-    let inputs = StepInputs {
-        token_ids: &ids,
-        positions: &positions,
-        slot_mapping: &slots.concat(),
-        seqs: &seqs,
-        block_tables: &tables,
-        logits_rows: &logits_rows,
-        block_copies: copies,
-    };
-    let ticket = backend.forward(&inputs).unwrap();
-    backend.wait(ticket).unwrap().to_vec()
+
+    /// Seconds that it takes.
+    pub fn time(&self, backend: &mut dyn Backend) -> f64 {
+        let start = Instant::now();
+        let ticket = backend.forward(&self.inputs()).unwrap();
+        std::hint::black_box(backend.wait(ticket).unwrap());
+        start.elapsed().as_secs_f64()
+    }
 }
 
 pub fn ids(len: usize, vocab: usize, seed: u64) -> Vec<u32> {
