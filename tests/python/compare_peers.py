@@ -4,8 +4,9 @@
 
 DIR holds `NAME.gguf` for the names in MODELS; what is missing there is skipped with a line. The
 programs come from variables or PATH: TENON_BINARY (`tenon`), TENON_LLAMA_BENCH (`llama-bench`),
-TENON_LLAMA_BATCHED_BENCH (`llama-batched-bench`), TENON_LLAMA_SERVER (`llama-server`), and
-TENON_PEAKS, the example `peaks` of the CPU backend, for the DRAM bandwidth of the same minutes.
+TENON_LLAMA_BATCHED_BENCH (`llama-batched-bench`), TENON_LLAMA_SERVER (`llama-server`), TENON_VLLM
+(`vllm`, its CPU build, which serves the directory `smollm2-bf16` in DIR as transformers saves it),
+and TENON_PEAKS, the example `peaks` of the CPU backend, for the DRAM bandwidth of the same minutes.
 TENON_PREFIX is put before each of them, such as `nice -n -19` on a machine with other work.
 """
 
@@ -63,7 +64,19 @@ WORKLOADS = [
     ("decode", "smollm2-q4_0", 8, 8000, 1.5),
     ("serve", "smollm2-q8_0", 8, 128, 2.3),
     ("serve", "smollm2-q8_0", 16, 128, 2.0),
+    ("serve, vLLM", "smollm2-q8_0", 8, 128, 2.3),
+    ("serve, vLLM", "smollm2-q8_0", 16, 128, 2.0),
+    ("serve, vLLM", "smollm2-bf16", 8, 128, None),
+    ("serve, vLLM", "smollm2-bf16", 16, 128, None),
+    ("prefill, vLLM", "smollm2-bf16", 1, 512, 1.1),
 ]
+VLLM_MODEL = "smollm2-bf16"
+VLLM_VARIABLES = {
+    "VLLM_CPU_KVCACHE_SPACE": "2",
+    "VLLM_CPU_OMP_THREADS_BIND": "0-1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
 OUTPUT_TOKENS = 128
 LONG_OUTPUT_TOKENS = 32
 
@@ -131,12 +144,14 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def under_load(command, port, clients, prompt_len):
-    """Output tokens per second and p99 between tokens of a server, from the load generator."""
+def under_load(command, port, clients, prompt_len, after=OUTPUT_TOKENS):
+    """What the load generator says of a server."""
     url = f"http://127.0.0.1:{port}"
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    server = subprocess.Popen(command, env={**os.environ, **VLLM_VARIABLES}, **quiet)
     try:
-        for _ in range(600):
+        # vLLM takes minutes.
+        for _ in range(3000):
             try:
                 urllib.request.urlopen(url + "/health", timeout=1).close()
                 break
@@ -144,9 +159,10 @@ def under_load(command, port, clients, prompt_len):
                 time.sleep(0.1)
         result = f"/tmp/compare_peers.{os.getpid()}.json"
         load = [program("TENON_BINARY", "tenon")[-1], "bench", "serve", "--url", url]
-        load += ["--model", "model", "--num-prompts", str(clients * 3), "--json", result]
+        num_prompts = max(clients * 3, 7)
+        load += ["--model", "model", "--num-prompts", str(num_prompts), "--json", result]
         load += ["--concurrency", str(clients), "--input-len", str(prompt_len)]
-        run(load + ["--output-len", str(OUTPUT_TOKENS)])
+        run(load + ["--output-len", str(after)])
         with open(result) as file:
             return json.load(file)
     finally:
@@ -163,19 +179,35 @@ def peer_serve(model, clients, before):
     return under_load(command + ["--port", str(port)], port, clients, before)
 
 
-def own_serve(model, clients, before):
+def vllm_serve(model, clients, before, after):
+    port = free_port()
+    directory = os.path.join(os.path.dirname(model), VLLM_MODEL)
+    command = program("TENON_VLLM", "vllm") + ["serve", directory, "--dtype", "bfloat16"]
+    command += ["--max-model-len", "1024", "--max-num-seqs", "32", "--no-enable-prefix-caching"]
+    command += ["--served-model-name", "model", "--host", "127.0.0.1", "--port", str(port)]
+    return under_load(command, port, clients, before, after)
+
+
+def own_serve(model, clients, before, after=OUTPUT_TOKENS):
     port = free_port()
     command = program("TENON_BINARY", "tenon") + ["serve", model]
     command += ["--served-model-name", "model", "--threads", THREADS, "--port", str(port)]
-    return under_load(command, port, clients, before)
+    return under_load(command, port, clients, before, after)
 
 
 def measure(workload, path, runs):
     kind, _, batch, before, _ = workload
     peers, own, tails, bandwidth = [], [], [], [dram_gb_per_s()]
     for _ in range(runs):
-        if kind == "serve":
-            theirs, ours = peer_serve(path, batch, before), own_serve(path, batch, before)
+        if kind == "prefill, vLLM":
+            for side, serve in ((peers, vllm_serve), (own, own_serve)):
+                side.append(1000 * before / serve(path, batch, before, 1)["median_ttft_ms"])
+        elif kind.startswith("serve"):
+            ours = own_serve(path, batch, before)
+            if kind == "serve":
+                theirs = peer_serve(path, batch, before)
+            else:
+                theirs = vllm_serve(path, batch, before, OUTPUT_TOKENS)
             peers.append(theirs["output_throughput"])
             own.append(ours["output_throughput"])
             tails.append((theirs["p99_itl_ms"], ours["p99_itl_ms"]))
@@ -197,7 +229,8 @@ def measure(workload, path, runs):
 
 def row(workload, found):
     kind, model, batch, before, asked = workload
-    what = f"{kind}, {model}, " + (f"batch {batch}, " if kind != "prefill" else "") + f"{before}"
+    count = "" if kind.startswith("prefill") else f"batch {batch}, "
+    what = f"{kind}, {model}, {count}{before}"
     target = f"{asked:.1f}x" if asked else ""
     cells = [what, f"{found['peer']:.0f}", f"{found['own']:.0f}", f"{found['ratio']:.2f}x", target]
     dram = found["dram_read_gb_per_s"]
@@ -218,7 +251,7 @@ def main():
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--out")
     args = parser.parse_args()
-    print("| workload | llama.cpp tok/s | own tok/s | ratio | asked | DRAM read |")
+    print("| workload | peer tok/s | own tok/s | ratio | asked | DRAM read |")
     print("|---|---|---|---|---|---|", flush=True)
     results = []
     for workload in WORKLOADS:
