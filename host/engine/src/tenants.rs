@@ -3,7 +3,8 @@
 //! Each tenant has a counter of the tokens that were computed for it, divided by its weight; who
 //! has the smallest is next (Sheng et al. 2024, "Fairness in Serving Large Language Models"). A
 //! tenant that comes back from idleness is lifted to the smallest counter of those at work, or when
-//! there are none to that of who left last, so that nobody saves up a right to block the others. Without fair sharing there is one lane.
+//! there are none to that of who left last, so that nobody saves up a right to block the others.
+//! Without fair sharing there is one lane.
 
 use std::collections::HashMap;
 

@@ -1,7 +1,8 @@
 //! What this machine can do, to judge kernels by: the DRAM read bandwidth and the rates of f32,
 //! bfloat16 and 8-bit multiplications with additions.
 //!
-//! Measure it in the same minutes as what is judged: a virtual machine's share of its cores changes.
+//! Measure it in the same minutes as what is judged: a virtual machine's share of its cores
+//! changes.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

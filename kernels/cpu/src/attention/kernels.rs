@@ -145,7 +145,9 @@ pub unsafe fn scores<E: KvElement>(
             Way::Float => float::scores_of::<E, T>(isa, job, q.words, out),
             Way::Codes => codes::scores_of::<E, T>(isa, job, q, out),
             #[cfg(target_arch = "x86_64")]
-            Way::Pairs => pairs::scores::<E::Raw, T, { pairs::groups_at_once(T) }>(job, q.words, out),
+            Way::Pairs => {
+                pairs::scores::<E::Raw, T, { pairs::groups_at_once(T) }>(job, q.words, out);
+            }
             #[cfg(not(target_arch = "x86_64"))]
             Way::Pairs => unreachable!("no instruction set here has these dot products"),
         });
