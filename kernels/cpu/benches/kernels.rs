@@ -1,9 +1,10 @@
 //! Each kernel beside what the machine allows: `cargo bench --package tenon-cpu --bench kernels`.
 //!
 //! A kernel is run as the backend runs it, many times in one step, with the conversion of its input
-//! and what its threads wait for each other. Its share is that of the bandwidth of memory or of the
-//! rate of multiplications that were read in the same seconds, whichever the row names. Text after
-//! `--` is looked for in the names: `-- attention`.
+//! and what its threads wait for each other. Its share is the time that memory or multiplications
+//! would take at the rates that were read in the same seconds, whichever is longer, of the time
+//! that it took; more than all is possible where caches hold something. Text after `--` is looked
+//! for in the names: `-- attention`.
 #![allow(clippy::unwrap_used, unsafe_code)]
 
 mod peaks;
@@ -29,32 +30,28 @@ const WEIGHT_BYTES: usize = 96 << 20;
 const CONTEXT: usize = 4096;
 const VOCAB: usize = 64;
 
-/// What limits a kernel.
+/// What a kernel multiplies.
 #[derive(Debug, Clone, Copy)]
-enum Limit {
-    Memory,
+enum Unit {
     F32,
     Bf16,
     Int8,
 }
 
-impl Limit {
-    fn of(self, peaks: &Peaks) -> f64 {
-        match self {
-            Limit::Memory => peaks.dram,
-            Limit::F32 => peaks.f32,
-            Limit::Bf16 => peaks.bf16,
-            Limit::Int8 => peaks.int8,
-        }
-    }
+/// What a kernel does in a step.
+#[derive(Debug, Clone, Copy)]
+struct Work {
+    /// That it must read or write at least.
+    bytes: f64,
+    /// Multiplications and additions.
+    operations: f64,
+    unit: Unit,
+}
 
-    fn name(self) -> &'static str {
-        match self {
-            Limit::Memory => "GB/s of memory",
-            Limit::F32 => "GOP/s in f32",
-            Limit::Bf16 => "GOP/s in bfloat16",
-            Limit::Int8 => "GOP/s in 8 bits",
-        }
+impl Work {
+    /// Of a kernel that does little with what it moves.
+    fn moved(bytes: usize) -> Work {
+        Work { bytes: bytes as f64, operations: 0.0, unit: Unit::F32 }
     }
 }
 
@@ -83,12 +80,21 @@ impl Bench {
         self.wanted.as_ref().is_none_or(|wanted| name.contains(wanted))
     }
 
-    // `amount` of bytes or operations, done in `seconds`.
-    fn report(&self, name: &str, limit: Limit, amount: f64, seconds: f64) {
+    fn report(&self, name: &str, work: Work, seconds: f64) {
         let peaks = Peaks::measure(THREADS, 0.1);
-        let (rate, most) = (amount / seconds / 1e9, limit.of(&peaks) / 1e9);
-        let share = 100.0 * rate / most;
-        println!("| {name} | {rate:.1} | {most:.1} {} | {share:.0} % |", limit.name());
+        let (most, unit) = match work.unit {
+            Unit::F32 => (peaks.f32, "f32"),
+            Unit::Bf16 => (peaks.bf16, "bfloat16"),
+            Unit::Int8 => (peaks.int8, "8-bit"),
+        };
+        let (moving, multiplying) = (work.bytes / peaks.dram, work.operations / most.max(1.0));
+        let least = moving.max(multiplying);
+        let (rate, limit) = if moving > multiplying {
+            (work.bytes / seconds, format!("{:.1} GB/s of memory", peaks.dram / 1e9))
+        } else {
+            (work.operations / seconds, format!("{:.0} {unit} GOP/s", most / 1e9))
+        };
+        println!("| {name} | {:.1} | {limit} | {:.0} % |", rate / 1e9, 100.0 * least / seconds);
     }
 
     fn linear(&self, dtype: DType) {
@@ -105,20 +111,15 @@ impl Bench {
                 b.op(Op::Linear { input: x, parts: vec![LinearPart { weight, bias: None, out }] });
             }
         });
-        let is_bf16 = dtype == DType::BF16 && Isa::detect() == Isa::Avx512Bf16;
-        let rate = match dtype {
-            DType::BF16 if is_bf16 => Limit::Bf16,
-            DType::F32 | DType::F16 | DType::BF16 => Limit::F32,
-            _ => Limit::Int8,
+        let unit = match dtype {
+            DType::BF16 if Isa::detect() == Isa::Avx512Bf16 => Unit::Bf16,
+            DType::F32 | DType::F16 | DType::BF16 => Unit::F32,
+            _ => Unit::Int8,
         };
         for (rows, name) in names.iter().filter(|(_, name)| self.is_wanted(name)) {
-            let seconds = run(&mut backend, *rows);
-            if *rows == 1 {
-                self.report(name, Limit::Memory, (count * bytes) as f64, seconds);
-            } else {
-                let operations = 2.0 * (count * rows * WIDTH * WIDTH) as f64;
-                self.report(name, rate, operations, seconds);
-            }
+            let operations = 2.0 * (count * rows * WIDTH * WIDTH) as f64;
+            let work = Work { bytes: (count * bytes) as f64, operations, unit };
+            self.report(name, work, run(&mut backend, *rows));
         }
     }
 
@@ -135,8 +136,11 @@ impl Bench {
                 KvDType::Int8 => 1.0 + 4.0 / shape.head_dim as f64,
             };
             let elements = 2 * shape.layers * batch * CONTEXT * shape.kv_heads * shape.head_dim;
-            let amount = elements as f64 * bytes_of_slot;
-            self.report(&name(batch), Limit::Memory, amount, with - without);
+            // A multiplication and an addition for each query head of a key head.
+            let operations = (2 * elements * shape.heads / shape.kv_heads) as f64;
+            let unit = if kv_dtype == KvDType::BF16 { Unit::Bf16 } else { Unit::F32 };
+            let work = Work { bytes: elements as f64 * bytes_of_slot, operations, unit };
+            self.report(&name(batch), work, with - without);
         }
     }
 
@@ -185,7 +189,8 @@ impl Bench {
         let (with, without) = (median(|| one.time(&mut cpu)), median(|| short.time(&mut cpu)));
         let pairs = 512 * 513 / 2 - 32 * BLOCK * (BLOCK + 1) / 2;
         let operations = 4 * shape.layers * shape.heads * shape.head_dim * pairs;
-        self.report(name, Limit::Bf16, operations as f64, with - without);
+        let work = Work { bytes: 0.0, operations: operations as f64, unit: Unit::Bf16 };
+        self.report(name, work, with - without);
     }
 
     fn elementwise(&self) {
@@ -196,7 +201,7 @@ impl Bench {
         let kernels: [(&str, AddOps, usize); 5] = [
             (
                 "RMS norm",
-                |b, [x, y, z]| {
+                |b, [x, _, z]| {
                     let weight = b.norm_weight(WIDTH);
                     b.op(Op::RmsNorm { input: x, weight, eps: 1e-5, out: z });
                 },
@@ -237,8 +242,7 @@ impl Bench {
             if self.is_wanted(&name) {
                 let mut backend = backend(|b, buffers| (0..COUNT).for_each(|_| add(b, buffers)));
                 let seconds = run(&mut backend, ROWS);
-                let bytes = COUNT * ROWS * WIDTH * 4 * arrays;
-                self.report(&name, Limit::Memory, bytes as f64, seconds);
+                self.report(&name, Work::moved(COUNT * ROWS * WIDTH * 4 * arrays), seconds);
             }
         }
     }
