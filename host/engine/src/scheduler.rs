@@ -8,7 +8,7 @@
 //! `aside` (it waits for a cause and stands in nobody's way).
 
 use crate::config::{EngineConfig, PrefillLimit, SchedulingPolicy};
-use crate::kv::KvManager;
+use crate::kv::{Admission, KvManager};
 use crate::plan::{Admitted, Row, Scheduled, StepPlan};
 use crate::queue::WaitQueue;
 use crate::request::RequestId;
@@ -268,7 +268,13 @@ impl Scheduler {
             if seq.within_rows(1, budget.prompt_row_cap()) == 0 {
                 return false;
             }
-            if self.kv.admit(seq, self.running.is_empty()) {
+            let has_share = budget.long_prefill > 0 || !seq.is_long(&budget.limit);
+            let admission = match (self.running.is_empty(), has_share) {
+                (true, _) => Admission::Alone,
+                (false, true) => Admission::Beside,
+                (false, false) => Admission::ToWait,
+            };
+            if self.kv.admit(seq, admission) {
                 break;
             }
             if !(self.running.is_empty() && self.reclaim(true)) {

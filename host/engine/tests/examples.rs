@@ -337,8 +337,15 @@ fn a_short_prompt_does_not_wait_for_the_end_of_a_long_one() {
 /// All that long prompts may take goes to the first one: the others get rows, and no share.
 #[test]
 fn long_prompts_without_a_share_are_in_nobodys_way() {
-    let mut bench = Bench::new(EngineConfig { num_blocks: 100, prefix_caching: false, ..config() });
-    bench.add(0, &text(4), 1, 30, 0);
+    let config = EngineConfig {
+        num_blocks: 94,
+        max_num_seqs: 32,
+        max_step_tokens: 40,
+        prefix_caching: false,
+        ..config()
+    };
+    let mut bench = Bench::new(config);
+    bench.add(0, &text(4), 1, 36, 0);
     bench.step(None);
     bench.limit_prefill(PrefillLimit { num_tokens: 6, num_long_tokens: 2, long_prompt: 8 });
     bench.add(1, &text(20), 1, 1, 0);
@@ -349,7 +356,12 @@ fn long_prompts_without_a_share_are_in_nobodys_way() {
     assert!(bench.heard(3, 0).finish.is_some());
     assert_eq!(bench.device.num_tokens[&RequestId(1)], 4);
     assert_eq!(bench.device.num_tokens.get(&RequestId(2)), None);
-    bench.run(60);
+    // A quarter of the pool is not for those that only wait.
+    (4..20).for_each(|id| bench.add(id, &text(30), 1, 1, 0));
+    bench.step(None);
+    let num_used = bench.engine.stats().num_used_blocks;
+    assert!((60..72).contains(&num_used), "{num_used}");
+    bench.run(700);
     assert_eq!(bench.heard(2, 0).tokens, expected(&text(21), 0, 1, 40));
 }
 

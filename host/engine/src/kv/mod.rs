@@ -23,6 +23,20 @@ use crate::plan::{BlockCopy, StepPlan, TableUpdate};
 use crate::pool::{BlockId, BlockPool};
 use crate::sequence::Sequence;
 
+/// While one is admitted only to wait for its first tokens, one block in this many stays free.
+const WAITING_DIVISOR: usize = 4;
+
+/// How a sequence is admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// Nobody runs.
+    Alone,
+    /// Others run.
+    Beside,
+    /// Others run, and nothing of it does for now: what it takes must not be missed by them.
+    ToWait,
+}
+
 #[derive(Debug)]
 pub(crate) struct KvManager {
     pub pool: BlockPool,
@@ -58,9 +72,14 @@ impl KvManager {
 
     /// Makes sure of blocks for all pending tokens of a waiting sequence (in a windowed group: for
     /// as many as it will hold at once), the cached ones of its prefix among them; false when there
-    /// are too few. `is_alone`: nobody runs.
-    pub fn admit(&mut self, seq: &mut Sequence, is_alone: bool) -> bool {
-        let reserve = if is_alone { 0 } else { self.pool.num_blocks() / WATERMARK_DIVISOR };
+    /// are too few.
+    pub fn admit(&mut self, seq: &mut Sequence, admission: Admission) -> bool {
+        let reserve = match admission {
+            Admission::Alone => 0,
+            Admission::Beside => self.pool.num_blocks() / WATERMARK_DIVISOR,
+            Admission::ToWait => self.pool.num_blocks() / WAITING_DIVISOR,
+        };
+        let is_alone = admission == Admission::Alone;
         if seq.holds_blocks() {
             let num_missing = self.num_missing(seq, seq.num_pending());
             if self.pool.num_available() >= num_missing + reserve {
