@@ -6,7 +6,10 @@
 
 use std::time::Duration;
 
-use tenon_backend::{Backend, BackendError, SeqSpan, StepInputs, Ticket};
+use tenon_backend::{
+    Backend, BackendError, KvDType, KvGroup, PrepareOptions, SeqSpan, StepInputs, Ticket,
+    WeightMode,
+};
 
 /// How far the scripted token's logit stands above all others.
 const PEAK: f32 = 30.0;
@@ -40,6 +43,8 @@ pub struct Script {
 pub struct ScriptedBackend {
     script: Script,
     block_size: usize,
+    /// Steps are checked as by every other backend.
+    options: PrepareOptions,
     /// `[num_blocks * block_size]` the token that was written to each slot.
     slots: Vec<Option<u32>>,
     /// `[num_logits_rows, vocab_size]` of the last step.
@@ -50,9 +55,20 @@ pub struct ScriptedBackend {
 impl ScriptedBackend {
     /// A cache of `num_blocks` blocks of `block_size` slots.
     pub fn new(script: Script, num_blocks: usize, block_size: usize) -> Self {
+        let options = PrepareOptions {
+            weights: WeightMode::Native,
+            kv_dtype: KvDType::F32,
+            hybrid_kv: false,
+            num_blocks,
+            block_size,
+            max_step_tokens: usize::MAX,
+            max_logits_rows: usize::MAX,
+            num_threads: 1,
+        };
         ScriptedBackend {
             script,
             block_size,
+            options,
             slots: vec![None; num_blocks * block_size],
             logits: Vec::new(),
             next_ticket: 0,
@@ -116,6 +132,8 @@ impl Backend for ScriptedBackend {
     }
 
     fn forward(&mut self, inputs: &StepInputs<'_>) -> Result<Ticket, BackendError> {
+        let vocab_size = self.script.token_bytes.len();
+        inputs.check(vocab_size, &self.options, &[KvGroup { window: None }])?;
         for copy in inputs.block_copies {
             let from = copy.from as usize * self.block_size;
             let to = copy.to as usize * self.block_size;
@@ -124,7 +142,6 @@ impl Backend for ScriptedBackend {
         for (&slot, &token) in inputs.slot_mapping.iter().zip(inputs.token_ids) {
             self.slots[slot as usize] = Some(token);
         }
-        let vocab_size = self.script.token_bytes.len();
         self.logits.clear();
         self.logits.resize(inputs.logits_rows.len() * vocab_size, 0.0);
         for (row, &token_index) in inputs.logits_rows.iter().enumerate() {
@@ -203,6 +220,7 @@ mod tests {
             let size = backend.block_size as u32;
             let slots: Vec<u32> =
                 positions.iter().map(|p| table[(p / size) as usize] * size + p % size).collect();
+            let table = &table[..tokens.len().div_ceil(backend.block_size)];
             let span = SeqSpan {
                 row: 0,
                 token_start: 0,
@@ -270,5 +288,9 @@ mod tests {
             block_copies: &[],
         };
         assert!(backend.forward(&inputs).unwrap_err().to_string().contains("never written"));
+        // A share of no tokens is none, as for every backend.
+        let seqs = [SeqSpan { num_tokens: 0, row: 1, table_start: 1, table_len: 0, ..span }, span];
+        let refused = backend.forward(&StepInputs { seqs: &seqs, ..inputs }).unwrap_err();
+        assert!(refused.to_string().contains("row 1: tokens start at `0`, not 0"), "{refused}");
     }
 }
