@@ -119,7 +119,7 @@ impl Engine {
                 continue;
             }
             seq.leads_siblings = shares && request.n > 1;
-            match self.scheduler.kv.begin_loads(&mut seq) {
+            match self.scheduler.kv.begin_loads(&mut seq, true) {
                 true => self.scheduler.aside.push(seq),
                 false => self.scheduler.waiting.insert(seq),
             }
@@ -144,11 +144,14 @@ impl Engine {
     /// A [`Transfer::Load`] ended: the block holds what was asked for, or it could not be had.
     pub fn loaded(&mut self, block: BlockId, hash: BlockHash, is_ok: bool) {
         self.is_stalled = false;
-        let Some(id) = self.scheduler.kv.loaded(block, hash, is_ok) else { return };
-        // It may have been aborted meanwhile.
-        if let Some(at) = self.scheduler.aside.iter().position(|seq| seq.id == id) {
-            let seq = self.scheduler.aside.remove(at);
-            self.scheduler.waiting.insert(seq);
+        for id in self.scheduler.kv.loaded(block, hash, is_ok) {
+            // It may have been aborted meanwhile.
+            let at = self.scheduler.aside.iter().position(|seq| seq.id == id);
+            let Some(mut seq) = at.map(|at| self.scheduler.aside.remove(at)) else { continue };
+            match self.scheduler.kv.begin_loads(&mut seq, false) {
+                true => self.scheduler.aside.push(seq),
+                false => self.scheduler.waiting.insert(seq),
+            }
         }
     }
 
@@ -156,6 +159,14 @@ impl Engine {
     pub fn store_failed(&mut self, hash: BlockHash) {
         if let Some(tier) = &mut self.scheduler.kv.tier {
             tier.lost(hash);
+        }
+    }
+
+    /// The tier is out of order: what it held is lost, and nothing goes there any more. Loads that
+    /// were begun are still to be ended.
+    pub fn tier_failed(&mut self) {
+        if let Some(tier) = &mut self.scheduler.kv.tier {
+            tier.lost_all();
         }
     }
 

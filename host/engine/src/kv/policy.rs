@@ -101,6 +101,14 @@ impl TierIndex {
         }
     }
 
+    /// The block comes once more, as one that is taken in does: it is the newest of its kind.
+    pub fn refresh(&mut self, hash: BlockHash) {
+        match self.frequent.has(hash) {
+            true => self.frequent.push(hash),
+            false => self.recent.push(hash),
+        }
+    }
+
     /// Takes a block in; the one that has to go for it, if any.
     pub fn insert(&mut self, hash: BlockHash) -> Option<BlockHash> {
         debug_assert!(!self.has(hash));
@@ -115,10 +123,14 @@ impl TierIndex {
         }
     }
 
-    /// The tier lost it.
-    pub fn remove(&mut self, hash: BlockHash) {
-        self.recent.remove(hash);
-        self.frequent.remove(hash);
+    /// The tier lost it; whether it was held.
+    pub fn remove(&mut self, hash: BlockHash) -> bool {
+        self.recent.remove(hash) || self.frequent.remove(hash)
+    }
+
+    /// The tier lost everything.
+    pub fn clear(&mut self) {
+        *self = TierIndex::new(self.policy, self.capacity);
     }
 
     /// The paper's cases II to IV; case I is `touch`.

@@ -2,7 +2,10 @@
 //!
 //! The engine only keeps the index and says what to move ([`Transfer`]); the runner moves it. A
 //! sequence whose prefix is in the tier stands aside until its blocks are loaded; they then are
-//! ordinary cached blocks, and it is admitted as anybody. What fails to load is computed.
+//! ordinary cached blocks, and it is admitted as anybody. What fails to load is computed. One whose
+//! blocks are being loaded for another waits for these.
+
+use std::collections::HashSet;
 
 use crate::hash::BlockHash;
 use crate::kv::KvManager;
@@ -19,7 +22,8 @@ pub struct TierConfig {
     pub policy: TierPolicy,
 }
 
-/// What the runner has to move, in this order, before the next step.
+/// What the runner has to move before the next step. In this order; but what is stored may be
+/// brought back before it is at its place, and loads may overtake all else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transfer {
     /// Copy the block, which is about to be overwritten, to the tier under this identity.
@@ -46,7 +50,9 @@ pub enum Transfer {
 /// The loads of one sequence.
 #[derive(Debug)]
 struct Loading {
-    seq: SeqId,
+    // It first, then those that wait for the same blocks.
+    seqs: Vec<SeqId>,
+    hashes: Vec<BlockHash>,
     // The cached prefix before them, then they, in order; each with a share.
     blocks: Vec<BlockId>,
     num_left: usize,
@@ -57,6 +63,8 @@ pub(crate) struct Tier {
     index: TierIndex,
     loading: Vec<Loading>,
     transfers: Vec<Transfer>,
+    // Nothing goes there any more.
+    is_lost: bool,
     pub num_stores: u64,
     pub num_loads: u64,
     pub num_failures: u64,
@@ -68,6 +76,7 @@ impl Tier {
             index: TierIndex::new(config.policy, config.num_blocks),
             loading: Vec::new(),
             transfers: Vec::new(),
+            is_lost: false,
             num_stores: 0,
             num_loads: 0,
             num_failures: 0,
@@ -89,7 +98,11 @@ impl Tier {
 
     /// The pool gives the block to somebody else.
     pub fn evicted(&mut self, block: BlockId, hash: BlockHash) {
+        if self.is_lost {
+            return;
+        }
         if self.index.has(hash) {
+            self.index.refresh(hash);
             return;
         }
         let gone = self.index.insert(hash);
@@ -98,9 +111,16 @@ impl Tier {
         self.num_stores += 1;
     }
 
+    /// A block is not there, or is not what it was.
     pub fn lost(&mut self, hash: BlockHash) {
-        self.index.remove(hash);
-        self.num_failures += 1;
+        self.num_failures += u64::from(self.index.remove(hash));
+    }
+
+    /// Nothing is there any more, and nothing will be.
+    pub fn lost_all(&mut self) {
+        self.is_lost = true;
+        self.num_failures += self.index.len() as u64;
+        self.index.clear();
     }
 
     pub fn take_transfers(&mut self, out: &mut Vec<Transfer>) {
@@ -109,28 +129,20 @@ impl Tier {
 }
 
 impl KvManager {
-    /// Begins to load what the tier holds of the sequence's prefix, behind what the pool has; false
-    /// when there is nothing to load or no room. A sequence tries once.
-    pub fn begin_loads(&mut self, seq: &mut Sequence) -> bool {
-        if self.tier.is_none() || std::mem::replace(&mut seq.has_tried_tier, true) {
-            return false;
-        }
-        if !self.prefix_caching || seq.is_unscored() {
+    /// Begins to load what the tier holds of the sequence's prefix, behind what the pool has, or
+    /// lets it wait for another's loads of that, if it may; false when there is nothing to wait
+    /// for or no room. A sequence loads once.
+    pub fn begin_loads(&mut self, seq: &mut Sequence, may_follow: bool) -> bool {
+        let is_out = seq.has_tried_tier || !self.prefix_caching || seq.is_unscored();
+        if self.tier.is_none() || is_out {
             return false;
         }
         let num_matched = self.match_prefix(seq);
-        let mut hashes = Vec::new();
-        for at in num_matched..(seq.len() - 1) / self.block_size {
-            let hash = seq.block_hash(at, self.block_size, &self.hasher);
-            let is_held = self.tier.as_ref().is_some_and(|tier| tier.index.has(hash));
-            if !is_held || self.pool.lookup(hash).is_some() {
-                break;
-            }
-            hashes.push(hash);
+        if may_follow && self.follow(seq, num_matched) {
+            return true;
         }
-        // Half of what is free: those that run need some, too.
-        let room = self.pool.num_available().saturating_sub(num_matched) / 2;
-        hashes.truncate(room);
+        seq.has_tried_tier = true;
+        let hashes = self.loadable(seq, num_matched);
         if hashes.is_empty() {
             return false;
         }
@@ -141,20 +153,32 @@ impl KvManager {
             self.pool.share(block);
             blocks.push(block);
         }
-        for &hash in &hashes {
-            let block = self.allocate();
-            blocks.push(block);
-            let tier = self.tier.as_mut().expect("there is one");
+        let tier = self.tier.as_mut().expect("there is one");
+        // The head last, so that it outlives the tail.
+        for &hash in hashes.iter().rev() {
             tier.index.touch(hash);
-            tier.transfers.push(Transfer::Load { block, hash });
+        }
+        let num_before = tier.transfers.len();
+        for _ in &hashes {
+            blocks.push(self.allocate());
         }
         let tier = self.tier.as_mut().expect("there is one");
-        tier.loading.push(Loading { seq: seq.id, blocks, num_left: hashes.len() });
+        // What was evicted for them may have taken their places: these are read first.
+        let read: HashSet<BlockHash> = hashes.iter().copied().collect();
+        let is_read =
+            |t: &mut Transfer| matches!(t, Transfer::Remove { hash } if read.contains(hash));
+        let removes: Vec<_> = tier.transfers.extract_if(num_before.., is_read).collect();
+        for (&block, &hash) in blocks[num_matched..].iter().zip(&hashes) {
+            tier.transfers.push(Transfer::Load { block, hash });
+        }
+        tier.transfers.extend(removes);
+        let (seqs, num_left) = (vec![seq.id], hashes.len());
+        tier.loading.push(Loading { seqs, hashes, blocks, num_left });
         true
     }
 
-    /// A load ended. The sequence that waited for it, when it was the last one.
-    pub fn loaded(&mut self, block: BlockId, hash: BlockHash, is_ok: bool) -> Option<SeqId> {
+    /// A load ended. The sequences that waited for it, when it was the last one: who asked first.
+    pub fn loaded(&mut self, block: BlockId, hash: BlockHash, is_ok: bool) -> Vec<SeqId> {
         let tier = self.tier.as_mut().expect("loads come from a tier");
         let is_its = |loading: &Loading| loading.blocks.contains(&block);
         let at = tier.loading.iter().position(is_its).expect("the load was begun");
@@ -163,18 +187,48 @@ impl KvManager {
                 self.pool.register(block, hash);
                 tier.num_loads += 1;
             }
-            false => tier.lost(hash),
+            false => {
+                tier.index.remove(hash);
+                tier.num_failures += 1;
+            }
         }
         let loading = &mut tier.loading[at];
         loading.num_left -= 1;
         if loading.num_left > 0 {
-            return None;
+            return Vec::new();
         }
         let loading = tier.loading.swap_remove(at);
         // The tail first, as when a sequence ends.
         for block in loading.blocks.into_iter().rev() {
             self.pool.release(block);
         }
-        Some(loading.seq)
+        loading.seqs
+    }
+
+    /// Lets the sequence wait for another's loads where its own would begin.
+    fn follow(&mut self, seq: &mut Sequence, num_matched: usize) -> bool {
+        if num_matched >= (seq.len() - 1) / self.block_size {
+            return false;
+        }
+        let hash = seq.block_hash(num_matched, self.block_size, &self.hasher);
+        let tier = self.tier.as_mut().expect("there is one");
+        let leader = tier.loading.iter_mut().find(|loading| loading.hashes.contains(&hash));
+        leader.map(|loading| loading.seqs.push(seq.id)).is_some()
+    }
+
+    /// The blocks behind the matched ones that the tier holds and the pool has room for.
+    fn loadable(&mut self, seq: &mut Sequence, num_matched: usize) -> Vec<BlockHash> {
+        let tier = self.tier.as_ref().expect("there is one");
+        // Half of what is free: those that run need some, too.
+        let room = self.pool.num_available().saturating_sub(num_matched) / 2;
+        let mut hashes = Vec::new();
+        for at in (num_matched..(seq.len() - 1) / self.block_size).take(room) {
+            let hash = seq.block_hash(at, self.block_size, &self.hasher);
+            if !tier.index.has(hash) || self.pool.lookup(hash).is_some() {
+                break;
+            }
+            hashes.push(hash);
+        }
+        hashes
     }
 }

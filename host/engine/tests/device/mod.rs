@@ -111,8 +111,8 @@ pub struct Device {
     pub num_copies: usize,
     /// What the tier holds.
     tier: HashMap<BlockHash, Vec<Option<u64>>>,
-    /// Loads that were begun, oldest first.
-    pub loads: VecDeque<(BlockId, BlockHash)>,
+    /// Loads that were begun, oldest first; with what they bring, which may be nothing.
+    pub loads: VecDeque<(BlockId, BlockHash, Option<Vec<Option<u64>>>)>,
     /// Every so many-th store and load fails; 0: none.
     pub tier_fault: usize,
     num_moves: usize,
@@ -161,7 +161,9 @@ impl Device {
                 }
                 Transfer::Load { block, hash } => {
                     self.slots_of(block).fill(None);
-                    self.loads.push_back((block, hash));
+                    let stored = self.tier.get(&hash).cloned();
+                    assert!(stored.is_some() || self.tier_fault > 0, "a load of nothing");
+                    self.loads.push_back((block, hash, stored));
                 }
                 Transfer::Remove { hash } => drop(self.tier.remove(&hash)),
             }
@@ -171,14 +173,25 @@ impl Device {
 
     /// Ends the oldest load; whether it brought the block.
     fn end_load(&mut self) -> Option<(BlockId, BlockHash, bool)> {
-        let (block, hash) = self.loads.pop_front()?;
-        if self.move_fails() {
+        let (block, hash, stored) = self.loads.pop_front()?;
+        let Some(slots) = stored.filter(|_| !self.move_fails()) else {
             return Some((block, hash, false));
-        }
-        // A store of it may have failed behind the load's begin.
-        let Some(slots) = self.tier.get(&hash).cloned() else { return Some((block, hash, false)) };
+        };
         self.slots_of(block).copy_from_slice(&slots);
         Some((block, hash, true))
+    }
+
+    /// How many blocks of the prompt, sent alone and without a salt, the tier holds from its head
+    /// on, and how many others of it.
+    pub fn tier_prefix(&self, prompt: &[u32]) -> (usize, usize) {
+        let is_held = |len: usize| {
+            let last = prefix_hash((0, 0), 0, &prompt[..len]);
+            self.tier.values().any(|slots| slots.last() == Some(&Some(last)))
+        };
+        let ends = (1..=prompt.len() / self.block_size).map(|at| at * self.block_size);
+        let held: Vec<bool> = ends.map(is_held).collect();
+        let num_leading = held.iter().take_while(|&&is_held| is_held).count();
+        (num_leading, held[num_leading..].iter().filter(|&&is_held| is_held).count())
     }
 
     /// Runs a plan and checks that it is one that a device can run.
