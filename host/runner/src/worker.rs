@@ -41,12 +41,23 @@ pub struct WorkerConfig {
     pub prefill_slowdown: f64,
     /// A step that takes longer than this makes the engine unhealthy; none: it may take any time.
     pub stall_timeout: Option<Duration>,
+    /// A tier that takes longer than this for one block is done without from then on.
+    pub tier_timeout: Duration,
 }
+
+/// [`WorkerConfig::tier_timeout`] when nobody says otherwise.
+const TIER_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl WorkerConfig {
     /// Running streams may slow down to half their pace, and nothing watches the engine.
     pub fn new(engine: EngineConfig, vocab_size: u32) -> Self {
-        WorkerConfig { engine, vocab_size, prefill_slowdown: 2.0, stall_timeout: None }
+        WorkerConfig {
+            engine,
+            vocab_size,
+            prefill_slowdown: 2.0,
+            stall_timeout: None,
+            tier_timeout: TIER_TIMEOUT,
+        }
     }
 }
 
@@ -144,7 +155,7 @@ pub fn spawn_with_tier(
         results: Vec::with_capacity(config.engine.max_num_seqs),
         settled: Vec::with_capacity(config.engine.max_num_seqs),
         pace: Pace::new(config.prefill_slowdown),
-        tier: tier.map(TierThread::spawn).transpose()?,
+        tier: tier.map(|tier| TierThread::spawn(tier, config.tier_timeout)).transpose()?,
         overlaps: backend.is_async(),
         engine,
         backend,

@@ -1,11 +1,14 @@
-//! Where evicted KV blocks are kept on: host memory or a directory, on a thread of its own.
+//! Where evicted KV blocks are kept on: host memory or a directory.
 //!
 //! The engine says which blocks go and come; the engine thread only copies bytes from and to the
-//! backend. Keys are the engine's keyed block hashes, a secret of this process, so what a directory
+//! backend (`thread`). A second thread decides what is done next and gives up what hangs
+//! (`keeper`, `queue`); a third one does it and may block (`disk`, `memory`). Keys are the engine's keyed block hashes, a secret of this process, so what a directory
 //! held before is useless and is removed at start.
 
 mod disk;
+mod keeper;
 mod memory;
+mod queue;
 mod thread;
 
 pub use disk::DiskTier;
@@ -14,7 +17,8 @@ pub(crate) use thread::TierThread;
 
 use std::io;
 
-/// A place for blocks. It is asked from one thread.
+/// A place for blocks. It is asked from one thread, which may be left behind in a call that does
+/// not return.
 pub trait KvTier: Send {
     /// Keeps `bytes` under `key`, replacing what was there.
     fn store(&mut self, key: u128, bytes: &[u8]) -> io::Result<()>;

@@ -1,88 +1,45 @@
-//! The thread that owns a tier: jobs in, ends of loads and failures out. Everything is bounded by
-//! the engine's pool, which has one job per block at most; stores beyond the queue are given up.
+//! The engine thread's end of a tier: blocks are copied from and to the backend here, all else is
+//! the keeper's, on a thread of its own.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tenon_backend::{Backend, BackendError};
-use tenon_engine::{BlockHash, BlockId, Engine, Transfer};
+use tenon_engine::{Engine, Transfer};
 
 use super::KvTier;
+use super::keeper::{End, Keeper, Note, failure};
+use super::queue::Job;
 
-/// Stores that may wait: beyond, the tier is slower than eviction, and blocks are given up instead
-/// of memory.
-const MAX_QUEUED_STORES: usize = 256;
+/// Memory of blocks that wait to be stored: beyond, the tier is slower than eviction, and blocks
+/// are given up instead. As much again is held while a step's blocks are handed over.
+const MAX_QUEUED_BYTES: usize = 256 << 20;
 
 /// How long the engine thread waits for a load before it looks for messages.
 const PATIENCE: Duration = Duration::from_millis(2);
 
-enum Job {
-    Store(BlockHash, Vec<u8>),
-    Load(BlockId, BlockHash, usize),
-    Remove(BlockHash),
-}
-
-enum End {
-    Loaded(BlockId, BlockHash, Option<Vec<u8>>),
-    StoreFailed(BlockHash),
-}
-
-/// The engine thread's end.
+/// See the module's doc.
 pub(crate) struct TierThread {
-    jobs: Option<Sender<Job>>,
+    notes: Sender<Note>,
     ends: Receiver<End>,
-    num_stores: Arc<AtomicUsize>,
-    thread: Option<JoinHandle<()>>,
+    keeper: Option<JoinHandle<()>>,
     // Noted and not begun.
     transfers: Vec<Transfer>,
+    // The place was given up.
+    is_broken: bool,
 }
 
 impl TierThread {
-    pub fn spawn(mut tier: Box<dyn KvTier>) -> std::io::Result<TierThread> {
-        let (jobs, todo) = channel();
+    /// A single store or load that takes longer than `timeout` is the tier's end.
+    pub fn spawn(tier: Box<dyn KvTier>, timeout: Duration) -> std::io::Result<TierThread> {
+        let (notes, inbox) = channel();
         let (said, ends) = channel();
-        let num_stores = Arc::new(AtomicUsize::new(0));
-        let counted = num_stores.clone();
-        let work = move || {
-            for job in todo {
-                let end = match job {
-                    Job::Remove(hash) => {
-                        tier.remove(hash.0);
-                        None
-                    }
-                    Job::Store(hash, bytes) => {
-                        counted.fetch_sub(1, SeqCst);
-                        let failed = tier.store(hash.0, &bytes).err();
-                        failed.map(|error| {
-                            tracing::warn!(%error, "a KV block could not be stored");
-                            End::StoreFailed(hash)
-                        })
-                    }
-                    Job::Load(block, hash, len) => {
-                        let mut bytes = vec![0; len];
-                        let loaded = tier.load(hash.0, &mut bytes);
-                        if let Err(error) = &loaded {
-                            tracing::warn!(%error, "a KV block could not be loaded");
-                        }
-                        Some(End::Loaded(block, hash, loaded.ok().map(|()| bytes)))
-                    }
-                };
-                if end.is_some_and(|end| said.send(end).is_err()) {
-                    return;
-                }
-            }
-        };
-        let thread = std::thread::Builder::new().name("tenon-kv-tier".into()).spawn(work)?;
-        Ok(TierThread {
-            jobs: Some(jobs),
-            ends,
-            num_stores,
-            thread: Some(thread),
-            transfers: Vec::new(),
-        })
+        let keeper = Keeper::new(tier, (notes.clone(), inbox), said, MAX_QUEUED_BYTES, timeout)?;
+        let run = move || keeper.run();
+        let keeper = std::thread::Builder::new().name("tenon-kv-tier".into()).spawn(run)?;
+        let transfers = Vec::new();
+        Ok(TierThread { notes, ends, keeper: Some(keeper), transfers, is_broken: false })
     }
 
     /// Notes what a plan wants moved, for [`TierThread::begin`].
@@ -98,26 +55,32 @@ impl TierThread {
     ) -> Result<(), BackendError> {
         let mut transfers = std::mem::take(&mut self.transfers);
         engine.take_transfers(&mut transfers);
+        let is_store = |t: &&Transfer| matches!(t, Transfer::Store { .. });
+        let num_stores = transfers.iter().filter(is_store).count();
+        // Of the first ones, as the queue does: tails are evicted before their heads.
+        let most = (MAX_QUEUED_BYTES / backend.block_bytes().max(1)).max(1);
+        let mut num_given_up = num_stores.saturating_sub(if self.is_broken { 0 } else { most });
+        let mut jobs = Vec::new();
         for transfer in transfers.drain(..) {
-            let job = match transfer {
+            jobs.push(match transfer {
                 Transfer::Remove { hash } => Job::Remove(hash),
                 Transfer::Load { block, hash } => Job::Load(block, hash, backend.block_bytes()),
-                Transfer::Store { hash, .. }
-                    if self.num_stores.load(SeqCst) >= MAX_QUEUED_STORES =>
-                {
+                Transfer::Store { hash, .. } if num_given_up > 0 => {
+                    num_given_up -= 1;
                     engine.store_failed(hash);
                     continue;
                 }
                 Transfer::Store { block, hash } => {
                     let mut bytes = vec![0; backend.block_bytes()];
                     backend.read_block(block.0, &mut bytes)?;
-                    self.num_stores.fetch_add(1, SeqCst);
                     Job::Store(hash, bytes)
                 }
-            };
-            self.send(job, engine);
+            });
         }
         self.transfers = transfers;
+        if !jobs.is_empty() {
+            self.send(jobs, engine, backend)?;
+        }
         Ok(())
     }
 
@@ -138,39 +101,56 @@ impl TierThread {
             },
         };
         while let Some(end) = next {
-            match end {
-                End::StoreFailed(hash) => engine.store_failed(hash),
-                End::Loaded(block, hash, bytes) => {
-                    if let Some(bytes) = &bytes {
-                        backend.write_block(block.0, bytes)?;
-                    }
-                    engine.loaded(block, hash, bytes.is_some());
-                }
-            }
+            self.settle(end, engine, backend)?;
             next = self.ends.try_recv().ok();
         }
         Ok(())
     }
 
-    fn send(&self, job: Job, engine: &mut Engine) {
-        let jobs = self.jobs.as_ref().expect("it is taken at the end");
-        // Its thread panicked: nothing comes back from there.
-        if let Err(refused) = jobs.send(job) {
-            match refused.0 {
-                Job::Store(hash, _) => engine.store_failed(hash),
-                Job::Load(block, hash, _) => engine.loaded(block, hash, false),
-                Job::Remove(_) => {}
+    fn settle(
+        &mut self,
+        end: End,
+        engine: &mut Engine,
+        backend: &mut dyn Backend,
+    ) -> Result<(), BackendError> {
+        match end {
+            End::StoreFailed(hash) => engine.store_failed(hash),
+            End::Loaded(block, hash, bytes) => {
+                if let Some(bytes) = &bytes {
+                    backend.write_block(block.0, bytes)?;
+                }
+                engine.loaded(block, hash, bytes.is_some());
+            }
+            End::Broken => {
+                self.is_broken = true;
+                engine.tier_failed();
             }
         }
+        Ok(())
+    }
+
+    /// A keeper that panicked brings nothing back.
+    fn send(
+        &mut self,
+        jobs: Vec<Job>,
+        engine: &mut Engine,
+        backend: &mut dyn Backend,
+    ) -> Result<(), BackendError> {
+        let Err(refused) = self.notes.send(Note::Jobs(jobs)) else { return Ok(()) };
+        let Note::Jobs(jobs) = refused.0 else { return Ok(()) };
+        for end in jobs.iter().filter_map(failure) {
+            self.settle(end, engine, backend)?;
+        }
+        Ok(())
     }
 }
 
 impl Drop for TierThread {
     fn drop(&mut self) {
-        drop(self.jobs.take());
-        if let Some(thread) = self.thread.take() {
-            // A panic in there was printed; there is nothing left to do.
-            let _ = thread.join();
+        let _ = self.notes.send(Note::Stop);
+        if let Some(keeper) = self.keeper.take() {
+            // It waits for no longer than its timeout. A panic in there was printed.
+            let _ = keeper.join();
         }
     }
 }
