@@ -378,16 +378,28 @@ impl Sizes {
                 longest(&kv_groups, num_blocks, args, max_model_len),
             );
         }
-        let tier = args.kv_offloading_size.map(|gib| TierConfig {
-            // As a float it saturates.
-            num_blocks: ((gib * f64::from(1 << 30)) as usize / per_block).max(1),
-            policy: match args.kv_offload_policy {
-                OffloadPolicyArg::Lru => TierPolicy::Lru,
-                OffloadPolicyArg::Arc => TierPolicy::Arc,
-            },
-        });
+        let free = memory_available()?.saturating_sub(num_blocks * per_block);
+        let tier = tier_config(args, per_block, free)?;
         Ok(Sizes { max_model_len, num_blocks, kv_dtype, weights, kv_groups, tier })
     }
+}
+
+/// How many blocks are kept on, where `free` bytes of memory are free beside the KV cache.
+fn tier_config(args: &ModelArgs, per_block: usize, free: usize) -> Result<Option<TierConfig>> {
+    let Some(gib) = args.kv_offloading_size else { return Ok(None) };
+    // As a float it saturates.
+    let bytes = (gib * f64::from(1 << 30)) as usize;
+    ensure!(
+        args.kv_offload_dir.is_some() || bytes <= free,
+        "--kv-offloading-size is `{gib}`, but {:.1} GiB of memory are free beside the KV cache; \
+         lower it, or give --kv-offload-dir",
+        free as f64 / f64::from(1 << 30),
+    );
+    let policy = match args.kv_offload_policy {
+        OffloadPolicyArg::Lru => TierPolicy::Lru,
+        OffloadPolicyArg::Arc => TierPolicy::Arc,
+    };
+    Ok(Some(TierConfig { num_blocks: (bytes / per_block).max(1), policy }))
 }
 
 /// The longest sequence, below `too_long`, that so many blocks hold.
@@ -470,4 +482,32 @@ fn spinner(message: &str) -> ProgressBar {
     let spinner = ProgressBar::new_spinner().with_style(style).with_message(message.to_owned());
     spinner.enable_steady_tick(Duration::from_millis(100));
     spinner
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Args {
+        #[command(flatten)]
+        model: ModelArgs,
+    }
+
+    #[test]
+    fn a_tier_in_memory_is_within_what_is_free() {
+        let check = |flags: &[&str], free: usize| {
+            let args = Args::try_parse_from([&["tenon", "m"], flags].concat()).unwrap();
+            let tier = tier_config(&args.model, 1 << 20, free);
+            tier.map(|tier| tier.map(|t| t.num_blocks)).map_err(|error| error.to_string())
+        };
+        assert_eq!(check(&[], 0), Ok(None));
+        assert_eq!(check(&["--kv-offloading-size", "2"], 2 << 30), Ok(Some(2048)));
+        let error = check(&["--kv-offloading-size", "2"], (2 << 30) - 1).unwrap_err();
+        assert!(error.contains("--kv-offloading-size is `2`"), "{error}");
+        let on_disk = ["--kv-offloading-size", "1e6", "--kv-offload-dir", "d"];
+        assert_eq!(check(&on_disk, 0), Ok(Some(1024 * 1_000_000)));
+    }
 }
