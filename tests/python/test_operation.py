@@ -141,6 +141,57 @@ class Drain(unittest.TestCase):
             self.assertEqual(server.stop(), 0)
 
 
+class Stuck(ErrorCase):
+    """A step that does not end: its requests do, and so does the server."""
+
+    # The warm-up is a step as well.
+    STEP_S = 9
+
+    def serve(self, *args):
+        stack = contextlib.ExitStack()
+        self.addCleanup(stack.close)
+        header = {"step_ms": 1000 * self.STEP_S}
+        path = stack.enter_context(script(header, {"text": "ab"}))
+        server = Server("--scripted", path, "--shutdown-timeout", 1, *args)
+        stack.callback(server.stop)
+        return server
+
+    def stop(self, server):
+        begin = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        status = server.process.wait(60)
+        return status, time.monotonic() - begin
+
+    def test_a_server_that_failed_ends_at_once_and_says_so(self):
+        server = self.serve("--stall-timeout", 1)
+        response = server.http("POST", "/v1/chat/completions", ask(max_tokens=2))
+        self.assert_error(response, 500, says="no progress")
+        status, _, body = server.http("GET", "/health")
+        self.assertEqual((status, body), (503, {"status": "failed"}))
+        status, seconds = self.stop(server)
+        self.assertEqual(status, 1, server.logs())
+        self.assertLess(seconds, 4)
+        self.assertIn("error: the engine stopped: no progress", server.logs())
+
+    def test_the_end_does_not_wait_for_a_step(self):
+        server = self.serve("--stall-timeout", 0)
+        results = []
+
+        def post():
+            results.append(server.http("POST", "/v1/chat/completions", ask(max_tokens=2)))
+
+        thread = threading.Thread(target=post)
+        thread.start()
+        until(lambda: server.metric("vllm:num_requests_waiting") > 0)
+        status, seconds = self.stop(server)
+        thread.join(60)
+        self.assert_error(results[0], 503)
+        self.assertEqual(status, 1, server.logs())
+        # One second for the request, five for the engine.
+        self.assertLess(seconds, self.STEP_S - 1)
+        self.assertIn("error: the engine did not end within", server.logs())
+
+
 class Logs(unittest.TestCase):
     def test_logs_are_json_lines_when_not_on_a_terminal(self):
         with script(HEADER, {"text": "hi"}) as path:

@@ -42,6 +42,9 @@ const PROMPT_LOGITS_BYTES: usize = 16 << 20;
 /// Requests that may wait in `run`, which sends one at a time.
 const MAX_WAITING: usize = 4;
 
+/// What an engine that works gets for its last step.
+pub const MIN_END_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// A running engine with its text side.
 pub struct Launched {
     /// Takes requests.
@@ -112,6 +115,14 @@ pub fn launch(
     spinner.finish_and_clear();
     let Started { runner, thread, workers } = started;
     Ok(Launched { runner, thread, workers, tokenizer, template, name, lines })
+}
+
+/// Ends the engine when its requests have ended. It gets `timeout` for that, or nothing once it
+/// has failed: a step that is stuck is left to the end of the process, and the error says so.
+pub fn end(runner: &RunnerHandle, thread: WorkerThread, timeout: Duration) -> Result<()> {
+    runner.drain();
+    let timeout = if runner.is_healthy() { timeout.max(MIN_END_TIMEOUT) } else { Duration::ZERO };
+    Ok(thread.join_within(timeout)?)
 }
 
 /// Starts the engine without its text side, with room in the KV cache for `num_sequences` of the

@@ -12,7 +12,7 @@ use tenon_text::{Bos, Specials};
 use tokio::sync::mpsc::unbounded_channel;
 
 use crate::args::RunArgs;
-use crate::launch::{Launched, launch};
+use crate::launch::{self, Launched, launch};
 
 /// Loads the model, then answers until the input ends.
 pub fn run(args: &RunArgs) -> Result<()> {
@@ -25,8 +25,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
         Some(prompt) => chat.turn(prompt)?,
         None => chat.converse()?,
     }
-    chat.launched.runner.drain();
-    Ok(chat.launched.thread.join()?)
+    launch::end(&chat.launched.runner, chat.launched.thread, launch::MIN_END_TIMEOUT)
 }
 
 struct Chat<'a> {

@@ -8,13 +8,15 @@ use anyhow::{Context, Result};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tenon_chat::choose::{self, Choice};
 use tenon_chat::parser::Descriptor;
+use tenon_runner::handle::RunnerHandle;
+use tenon_runner::worker::WorkerThread;
 use tenon_server::{Extensions, Limits, ModelCard, ServerConfig, ServerParts, ServerState};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{PolicyArg, ServeArgs};
 use crate::hub::{Hub, ModelEvidence, default_cache_dir};
-use crate::launch::{Launched, launch};
+use crate::launch::{self, Launched, launch};
 use crate::logs;
 
 /// Threads of the HTTP side: it only moves bytes, the work is elsewhere.
@@ -32,10 +34,14 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         .enable_all()
         .build()
         .context("the HTTP threads cannot start")?;
-    runtime.block_on(serve(args))
+    let (runner, thread) = runtime.block_on(serve(args))?;
+    launch::end(&runner, thread, Duration::from_secs(args.shutdown_timeout))?;
+    tracing::info!("stopped");
+    Ok(())
 }
 
-async fn serve(args: &ServeArgs) -> Result<()> {
+/// Answers until a signal says stop; gives the engine, which is still to be ended.
+async fn serve(args: &ServeArgs) -> Result<(RunnerHandle, WorkerThread)> {
     // First of all: a port that is taken must not cost a model's loading time.
     let address = SocketAddr::new(args.host, args.port);
     let listener = TcpListener::bind(address)
@@ -78,10 +84,7 @@ async fn serve(args: &ServeArgs) -> Result<()> {
     });
     announce(args, &name, &lines, &parser, address);
     tenon_server::serve(listener, state, stop_signal()?).await?;
-    runner.drain();
-    tokio::task::spawn_blocking(move || thread.join()).await??;
-    tracing::info!("stopped");
-    Ok(())
+    Ok((runner, thread))
 }
 
 fn config(args: &ServeArgs) -> ServerConfig {

@@ -5,7 +5,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, channel, sync_channel};
+use std::sync::mpsc::{
+    Receiver, RecvTimeoutError, SyncSender, TryRecvError, channel, sync_channel,
+};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -76,6 +78,12 @@ pub enum WorkerError {
         /// Why.
         reason: String,
     },
+    /// It did not end in time; its step goes on.
+    #[error("the engine did not end within {} s", timeout.as_secs())]
+    Busy {
+        /// How long it had.
+        timeout: Duration,
+    },
 }
 
 /// The running thread. Dropping it detaches the thread.
@@ -84,6 +92,8 @@ pub struct WorkerThread {
     shared: Arc<Shared>,
     // Closed when the warm-up is done or has failed.
     warmed_up: Receiver<()>,
+    // Closed when the thread has nothing more to do.
+    ended: Receiver<()>,
     watchdog: Option<JoinHandle<()>>,
 }
 
@@ -106,6 +116,19 @@ impl WorkerThread {
             let _ = watchdog.join();
         }
         ended.map_err(|reason| WorkerError::Failed { reason })
+    }
+
+    /// Like [`WorkerThread::join`], but waits at most so long: a step that is stuck cannot be
+    /// interrupted, and the thread is then left alone.
+    pub fn join_within(self, timeout: Duration) -> Result<(), WorkerError> {
+        // Nothing is ever sent.
+        if self.ended.recv_timeout(timeout) == Err(RecvTimeoutError::Disconnected) {
+            return self.join();
+        }
+        Err(match self.shared.failure() {
+            None => WorkerError::Busy { timeout },
+            Some(reason) => WorkerError::Failed { reason: reason.to_owned() },
+        })
     }
 
     /// Whether [`WorkerThread::join`] would return at once.
@@ -164,18 +187,19 @@ pub fn spawn_with_tier(
         shared: shared.clone(),
         receiver,
     };
-    let (alive, ended) = sync_channel(0);
+    let (watched, unwatched) = sync_channel(0);
     let watchdog = match config.stall_timeout {
         None => None,
-        Some(timeout) => Some(watchdog::spawn(shared.clone(), timeout, ended, on_stuck)?),
+        Some(timeout) => Some(watchdog::spawn(shared.clone(), timeout, unwatched, on_stuck)?),
     };
+    let (alive, ended) = sync_channel(0);
     let thread = std::thread::Builder::new().name("tenon-engine".into()).spawn(move || {
         let result = worker.run(warm_sender);
-        drop(alive);
+        drop((watched, alive));
         result
     })?;
     let handle = RunnerHandle::new(shared.clone(), sender);
-    Ok((handle, WorkerThread { thread, shared, warmed_up, watchdog }))
+    Ok((handle, WorkerThread { thread, shared, warmed_up, ended, watchdog }))
 }
 
 /// What a message asks of the loop.
@@ -211,7 +235,8 @@ impl Worker {
         let mut warmed_up = Some(warmed_up);
         let served = catch_unwind(AssertUnwindSafe(|| self.serve(&mut warmed_up)));
         let failure = match served {
-            Ok(Ok(())) => None,
+            // The watchdog may have declared one.
+            Ok(Ok(())) => self.shared.failure().map(str::to_owned),
             Ok(Err(error)) => Some(error.to_string()),
             Err(panic) => Some(format!("internal error: {}", panic_message(&*panic))),
         };
@@ -244,6 +269,10 @@ impl Worker {
             }
             self.step()?;
             self.shared.park();
+            if self.shared.failure().is_some() {
+                // The watchdog ended every stream: nobody waits for the next step.
+                return Ok(());
+            }
         }
     }
 

@@ -440,6 +440,7 @@ fn a_request_ends_at_its_deadline() {
 #[test]
 fn a_step_without_end_makes_the_engine_unhealthy() {
     let (backend, gate) = FakeBackend::new(&config()).gated();
+    let (backend, entered) = backend.announced();
     let (sender, outputs) = std::sync::mpsc::channel();
     let sink = Box::new(move |batch: &mut Vec<_>| drop(sender.send(std::mem::take(batch))));
     let (said, stuck) = std::sync::mpsc::channel();
@@ -456,10 +457,40 @@ fn a_step_without_end_makes_the_engine_unhealthy() {
     assert!(!handle.is_healthy());
     let refused = handle.submit(request(2, &[1], 1)).unwrap_err();
     assert!(matches!(refused, SubmitError::Unhealthy { .. }), "{refused}");
-    // It moves again: what was taken ends, and the engine stays unhealthy.
+    // Nobody waits for a step without end.
+    assert_eq!(entered.try_iter().count(), 1);
+    // It moves again: what was taken ends without another step, and the engine stays unhealthy.
     drop(gate);
-    assert_eq!(fake::hear(&outputs, 1)[0].1.tokens, expected(&[1, 2], 3));
-    handle.drain();
-    drop(thread.join());
+    let (_, heard) = fake::hear(&outputs, 1).remove(0);
+    assert_eq!((heard.tokens, heard.finish), (expected(&[1, 2], 1), FinishReason::Error));
+    assert!(heard.error.unwrap().contains(&reason));
+    let failed = thread.join_within(PATIENCE).unwrap_err();
+    assert!(failed.to_string().contains(&reason), "{failed}");
+    assert_eq!(entered.try_iter().count(), 0);
     assert!(!handle.is_healthy());
+}
+
+#[test]
+fn an_end_is_waited_for_as_long_as_is_said() {
+    for stall_timeout in [None, Some(Duration::from_millis(40))] {
+        let (backend, gate) = FakeBackend::new(&config()).gated();
+        let (said, stuck) = std::sync::mpsc::channel();
+        let on_stuck = Box::new(move |reason: &str| drop(said.send(reason.to_owned())));
+        let config = WorkerConfig { stall_timeout, ..WorkerConfig::new(config(), fake::VOCAB) };
+        let (handle, thread) =
+            spawn(config, Box::new(backend), Box::new(|_| {}), on_stuck).unwrap();
+        thread.wait_ready().unwrap();
+        handle.submit(request(1, &[1, 2], 3)).unwrap();
+        if stall_timeout.is_some() {
+            stuck.recv_timeout(PATIENCE).unwrap();
+        }
+        handle.drain();
+        let error = thread.join_within(Duration::from_millis(1)).unwrap_err().to_string();
+        let says = if stall_timeout.is_some() { "no progress" } else { "did not end within" };
+        assert!(error.contains(says), "{error}");
+        drop(gate);
+    }
+    let bench = started();
+    bench.handle.drain();
+    bench.thread.join_within(PATIENCE).unwrap();
 }
