@@ -31,6 +31,7 @@ mod serve;
 mod sse;
 mod state;
 mod structured;
+mod unread;
 mod wire;
 
 pub use engine::Engine;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use axum::Router;
 use hyper::server::conn::http1;
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustix::net::sockopt::set_tcp_user_timeout;
@@ -16,6 +17,7 @@ use tokio::task::JoinSet;
 
 use crate::router::router;
 use crate::state::ServerState;
+use crate::unread::{Lingering, Unread};
 
 /// Open connections; more wait in the socket's backlog. One costs about 20 KB.
 const MAX_CONNECTIONS: usize = 8192;
@@ -129,8 +131,11 @@ fn set_options(stream: &TcpStream, unread_timeout: Duration) {
 async fn connection(stream: TcpStream, router: Router, mut closed: watch::Receiver<bool>) {
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+    let unread = Unread::default();
+    let io = TokioIo::new(Lingering::new(stream, unread.clone()));
     let service = TowerToHyperService::new(router);
-    let mut serving = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let answer = service_fn(move |request| unread.clone().answer(service.clone(), request));
+    let mut serving = pin!(builder.serve_connection(io, answer));
     let result = tokio::select! {
         result = serving.as_mut() => result,
         () = is_closed(&mut closed) => {

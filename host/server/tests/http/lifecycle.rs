@@ -133,13 +133,13 @@ async fn silence_is_filled_with_comments() {
 }
 
 /// A server on a socket, and what ends it.
-struct Serving {
-    address: std::net::SocketAddr,
-    stop: oneshot::Sender<()>,
-    task: tokio::task::JoinHandle<std::io::Result<()>>,
+pub struct Serving {
+    pub address: std::net::SocketAddr,
+    pub stop: oneshot::Sender<()>,
+    pub task: tokio::task::JoinHandle<std::io::Result<()>>,
 }
 
-async fn serve(server: &Server) -> Serving {
+pub async fn serve(server: &Server) -> Serving {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel::<()>();

@@ -18,3 +18,4 @@ mod same;
 mod sampling;
 mod scheduling;
 mod structured;
+mod unread;
