@@ -56,7 +56,7 @@ impl GenerateRequest {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SubmitError {
     /// 429.
-    #[error("the queue is full ({limit} requests); try again later")]
+    #[error("the queue is full ({limit} sequences); try again later")]
     QueueFull {
         /// Its bound.
         limit: usize,

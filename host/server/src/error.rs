@@ -132,10 +132,12 @@ pub enum ApiError {
         reasons: Vec<String>,
     },
     /// 429.
-    #[error("the queue is full ({limit} requests); try again later")]
+    #[error("the queue is full ({limit} {counted}, running ones included); try again later")]
     QueueFull {
         /// The bound.
         limit: usize,
+        /// Of what, in the plural: a request has `n` sequences per prompt.
+        counted: &'static str,
     },
     /// 500. The details are in the log.
     #[error("{0}")]
@@ -276,7 +278,7 @@ impl ApiError {
     /// came from (`messages` or `prompt`).
     pub fn from_submit(error: SubmitError, prompt_param: &'static str) -> ApiError {
         match error {
-            SubmitError::QueueFull { limit } => ApiError::QueueFull { limit },
+            SubmitError::QueueFull { limit } => ApiError::QueueFull { limit, counted: "sequences" },
             SubmitError::Invalid { param, message } => {
                 let param = if param == "prompt" { prompt_param } else { param };
                 ApiError::invalid(param, message)
@@ -375,7 +377,7 @@ mod tests {
                 Some("extension_rejected"),
             ),
             (
-                ApiError::QueueFull { limit: 4 },
+                ApiError::QueueFull { limit: 4, counted: "requests" },
                 429,
                 "rate_limit_error",
                 None,

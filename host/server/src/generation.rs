@@ -282,7 +282,7 @@ fn ended(finish: Finish, error: Option<String>) -> Finished {
 
 fn from_open(error: OutputError) -> ApiError {
     match error {
-        OutputError::Busy { limit } => ApiError::QueueFull { limit },
+        OutputError::Busy { limit } => ApiError::QueueFull { limit, counted: "prompts" },
         OutputError::Sequences { .. } => ApiError::invalid("n", error.to_string()),
         OutputError::Stop(_) => ApiError::invalid("stop", error.to_string()),
         OutputError::ShuttingDown => ApiError::Unavailable(error.to_string()),

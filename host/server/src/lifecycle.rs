@@ -100,7 +100,8 @@ impl InFlight {
             return Err(ApiError::Unavailable("the server is shutting down".to_owned()));
         }
         if before >= lifecycle.limit {
-            return Err(ApiError::QueueFull { limit: lifecycle.limit });
+            let limit = lifecycle.limit;
+            return Err(ApiError::QueueFull { limit, counted: "requests" });
         }
         entered.caller = Caller::of(state, headers)?;
         Ok(entered)

@@ -41,7 +41,10 @@ async fn the_queue_is_bounded() {
         let answer = server.chat("hi", json!({"stream": stream})).await;
         assert_eq!(answer.status, 429);
         answer.error_param();
-        assert_eq!(answer.json()["error"]["code"], "rate_limit_exceeded");
+        let error = &answer.json()["error"];
+        assert_eq!(error["code"], "rate_limit_exceeded");
+        // The engine counts sequences.
+        assert!(error["message"].as_str().unwrap().contains("(0 sequences"), "{error}");
         assert!(answer.headers["retry-after"].to_str().unwrap().parse::<u64>().unwrap() >= 1);
     }
     drop(waiting);
@@ -62,7 +65,10 @@ async fn places_are_bounded() {
     setup.config.max_inflight = 1;
     let (server, _silent) = setup.start_silent(9);
     let waiting = server.send(post(CHAT, stream_body())).await;
-    assert_eq!(server.chat("hi", json!({})).await.status, 429);
+    let full = server.chat("hi", json!({})).await;
+    assert_eq!(full.status, 429);
+    let message = full.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("(1 requests"), "{message}");
     drop(waiting);
     // The place is free again.
     assert_eq!(server.chat("hi", json!({"n": 0})).await.status, 400);
