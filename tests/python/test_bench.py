@@ -73,7 +73,7 @@ class Bench(unittest.TestCase):
             load = ["--num-prompts", 6, "--concurrency", 2]
             load += ["--input-len", 48, "--output-len", OUTPUT_LEN, "--shared-prefix-len", 32]
             done = bench("serve", *target, *load, "--json", saved, "--html", page,
-                         "--goodput", "ttft:100000", f"tpot:{STEP_MS / 10}")  # fmt: skip
+                         "--goodput", "ttft:100000", f"tpot:{STEP_MS // 10}")  # fmt: skip
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn("Output token throughput (tok/s)", done.stdout)
             self.check_result(json.loads(saved.read_text()))
@@ -85,7 +85,14 @@ class Bench(unittest.TestCase):
             self.fails("--goodput", "serve", *target, *load, "--goodput", "itl:3")
             open_loop = bench("serve", *target, *load, "--request-rate", 50)
             self.assertEqual(open_loop.returncode, 0, open_loop.stderr)
-            self.fails("server answered 404", "serve", *target[:2], "--model", "other", *load)
+            objectives = ["ttft:100000", f"tpot:{STEP_MS // 10}"]
+            self.assertEqual(json.loads(saved.read_text())["config"]["goodput"], objectives)
+            before = saved.read_bytes(), page.read_bytes()
+            self.fails("server answered 404", "serve", *target[:2], "--model", "other", *load,
+                       "--json", saved, "--html", page)  # fmt: skip
+            self.assertEqual((saved.read_bytes(), page.read_bytes()), before)
+            self.assertEqual(len(list(self.folder.iterdir())), 3, "a temporary file stays")
+            self.fails("cannot write --json", "serve", *target, *load, "--json", "/nope/x")
             self.fails("--shared-prefix-len", "serve", *target, *load[:4], "--input-len", 8,
                        "--shared-prefix-len", 9)  # fmt: skip
         self.check_compare(saved)
@@ -118,6 +125,12 @@ class Bench(unittest.TestCase):
         self.assertEqual(same.returncode, 0, same.stderr)
         self.assertIn("p99_ttft_ms", same.stdout)
         result = json.loads(saved.read_text())
+        other = self.folder / "other.json"
+        for flag, value, warns in [("url", "http://127.0.0.1:1", False), ("seed", 7, True)]:
+            config = {**result["config"], flag: value}
+            other.write_text(json.dumps({**result, "config": config}))
+            done = bench("compare", saved, other)
+            self.assertEqual("warning" in done.stderr, warns, done.stderr)
         worse = self.folder / "b.json"
         for name, factor in [("output_throughput", 0.9), ("p99_ttft_ms", 1.1)]:
             worse.write_text(json.dumps({**result, name: result[name] * factor}))

@@ -17,6 +17,7 @@ use crate::args::ExtensionCommand;
 use crate::client::Client;
 use crate::embedded::{self, Embedded};
 use crate::hub;
+use crate::new_file::NewFile;
 
 const TARGET: &str = "wasm32-unknown-unknown";
 
@@ -75,7 +76,8 @@ fn build(dir: &Path, output: Option<&Path>) -> Result<()> {
         .and_then(|encoder| encoder.encode())
         .with_context(|| format!("`{package}` does not become a component"))?;
     let output = output.map(Path::to_path_buf).unwrap_or_else(|| target_dir.join(&file));
-    std::fs::write(&output, &component)
+    NewFile::open(&output)
+        .and_then(|file| file.write(&component))
         .with_context(|| format!("cannot write {}", output.display()))?;
     println!("{} ({} bytes)", output.display(), component.len());
     Ok(())

@@ -10,6 +10,7 @@ mod extension;
 mod hub;
 mod launch;
 mod logs;
+mod new_file;
 mod run;
 mod script;
 mod serve;

@@ -42,8 +42,7 @@ pub fn run(args: &CompareArgs) -> Result<()> {
     let (before, after) = (read(&args.before)?, read(&args.after)?);
     let rows = compare(&before, &after, args.tolerance)
         .with_context(|| format!("cannot compare with `{}`", args.after.display()))?;
-    if before.get("config") != after.get("config") || before.get("machine") != after.get("machine")
-    {
+    if set_up(&before) != set_up(&after) {
         eprintln!("warning: the two were measured with other flags or on another machine");
     }
     println!("{:<26} {:>14} {:>14} {:>8}", "metric", "A", "B", "B/A");
@@ -55,6 +54,15 @@ pub fn run(args: &CompareArgs) -> Result<()> {
     let percent = args.tolerance * 100.0;
     ensure!(num_worse == 0, "{num_worse} metrics are worse by more than {percent} % (--tolerance)");
     Ok(())
+}
+
+/// Flags and machine, but for where the server listened.
+fn set_up(result: &Map<String, Value>) -> [Option<Value>; 2] {
+    let mut config = result.get("config").cloned();
+    if let Some(Value::Object(flags)) = &mut config {
+        flags.remove("url");
+    }
+    [config, result.get("machine").cloned()]
 }
 
 fn read(path: &Path) -> Result<Map<String, Value>> {
@@ -153,6 +161,17 @@ mod tests {
         assert!(compare(&one, &one, 0.0).unwrap().iter().all(|r| !r.is_worse && r.ratio == 1.0));
         assert!(worse("failed", 0.0, 1.0, 10.0));
         assert!(worse("completed", 4.0, 0.0, 0.99));
+    }
+
+    #[test]
+    fn an_address_is_no_set_up() {
+        let with = |url: &str, seed: u64, cpu: &str| {
+            let config = json!({"url": url, "seed": seed});
+            set_up(&result(json!({"config": config, "machine": {"cpu": cpu}})))
+        };
+        assert_eq!(with("http://a:1", 0, "x"), with("http://a:2", 0, "x"));
+        assert_ne!(with("http://a:1", 0, "x"), with("http://a:1", 1, "x"));
+        assert_ne!(with("http://a:1", 0, "x"), with("http://a:1", 0, "y"));
     }
 
     #[test]

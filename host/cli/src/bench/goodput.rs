@@ -1,6 +1,8 @@
 //! Goodput: requests per second that met every service level objective, as `--goodput` names them
 //! (`ttft:MS tpot:MS e2el:MS`, the words of `vllm bench serve`; Zhong et al. 2024, DistServe).
 
+use std::fmt;
+
 use super::stream::Timing;
 
 /// One objective: a request's figure may be at most this.
@@ -23,17 +25,32 @@ pub enum Figure {
     E2el,
 }
 
+impl Figure {
+    const ALL: [Figure; 3] = [Figure::Ttft, Figure::Tpot, Figure::E2el];
+
+    fn name(self) -> &'static str {
+        match self {
+            Figure::Ttft => "ttft",
+            Figure::Tpot => "tpot",
+            Figure::E2el => "e2el",
+        }
+    }
+}
+
+/// As `--goodput` takes it.
+impl fmt::Display for Objective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.figure.name(), self.limit_ms)
+    }
+}
+
 impl Objective {
     /// Reads `ttft:200`.
     pub fn parse(text: &str) -> Result<Objective, String> {
         let bad = || "give `ttft:MS`, `tpot:MS` or `e2el:MS`, milliseconds above 0".to_owned();
         let (name, limit) = text.split_once(':').ok_or_else(bad)?;
-        let figure = match name {
-            "ttft" => Figure::Ttft,
-            "tpot" => Figure::Tpot,
-            "e2el" => Figure::E2el,
-            _ => return Err(bad()),
-        };
+        let figure = Figure::ALL.into_iter().find(|figure| figure.name() == name);
+        let figure = figure.ok_or_else(bad)?;
         let limit_ms = limit.parse::<f64>().ok().filter(|ms| ms.is_finite() && *ms > 0.0);
         Ok(Objective { figure, limit_ms: limit_ms.ok_or_else(bad)? })
     }
@@ -80,6 +97,9 @@ mod tests {
         assert_eq!(good(&["tpot:150"]), 2);
         assert_eq!(good(&["ttft:200", "tpot:150"]), 1);
         assert_eq!(good(&["e2el:350"]), 2);
+        for text in ["ttft:500", "tpot:0.5", "e2el:1250.25"] {
+            assert_eq!(Objective::parse(text).unwrap().to_string(), text);
+        }
         for bad in ["ttft", "itl:3", "ttft:0", "ttft:-1", "ttft:NaN", "ttft:fast"] {
             assert!(Objective::parse(bad).is_err(), "{bad}");
         }

@@ -2,7 +2,6 @@
 //! `vllm bench serve`: TTFT from sending to the first chunk, ITL between chunks, TPOT without the
 //! first token.
 
-use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -12,6 +11,7 @@ use super::args::ServeBenchArgs;
 use super::stream::{Target, Timing};
 use super::summary::add_latency;
 use super::{goodput, html, load, machine, print_row};
+use crate::new_file::NewFile;
 
 /// What the table calls the JSON's keys.
 const LABELS: &[(&str, &str)] = &[
@@ -57,8 +57,8 @@ pub fn run(args: &ServeBenchArgs) -> Result<()> {
     );
     let target = Target::new(&args.url, &args.model, args.api_key.as_deref(), args.concurrency)?;
     // Before the load: a report that cannot be written must not cost a bench.
-    let json_file = args.json.as_deref().map(|path| create(path, "--json")).transpose()?;
-    let html_file = args.html.as_deref().map(|path| create(path, "--html")).transpose()?;
+    let json_file = args.json.as_deref().map(|path| open(path, "--json")).transpose()?;
+    let html_file = args.html.as_deref().map(|path| open(path, "--html")).transpose()?;
     let outcome = load::run(args, &target);
     if outcome.timings.is_empty()
         && let Some(error) = outcome.error
@@ -68,12 +68,13 @@ pub fn run(args: &ServeBenchArgs) -> Result<()> {
     let series = Series::new(&outcome.timings, outcome.duration_s);
     let result = result(args, &outcome, &series);
     print(&result);
-    if let Some(mut file) = json_file {
-        writeln!(file, "{}", Value::Object(result.clone())).context("cannot write --json")?;
+    if let Some(file) = json_file {
+        let line = format!("{}\n", Value::Object(result.clone()));
+        file.write(line.as_bytes()).context("cannot write --json")?;
     }
-    if let Some(mut file) = html_file {
+    if let Some(file) = html_file {
         let page = html::report(&result, &rows(&result), &series);
-        file.write_all(page.as_bytes()).context("cannot write --html")?;
+        file.write(page.as_bytes()).context("cannot write --html")?;
     }
     if let Some(error) = outcome.error {
         bail!("{} requests failed, one of them: {error:#}", outcome.num_failed);
@@ -81,8 +82,8 @@ pub fn run(args: &ServeBenchArgs) -> Result<()> {
     Ok(())
 }
 
-fn create(path: &Path, flag: &str) -> Result<std::fs::File> {
-    std::fs::File::create(path).with_context(|| format!("cannot write {flag} `{}`", path.display()))
+fn open(path: &Path, flag: &str) -> Result<NewFile> {
+    NewFile::open(path).with_context(|| format!("cannot write {flag} `{}`", path.display()))
 }
 
 impl Series {
@@ -145,7 +146,7 @@ fn result(args: &ServeBenchArgs, outcome: &load::Outcome, series: &Series) -> Ma
             "shared_prefix_len": args.shared_prefix_len,
             "vocab_size": args.vocab_size,
             "seed": args.seed,
-            "goodput": args.goodput.iter().map(|o| format!("{o:?}")).collect::<Vec<_>>(),
+            "goodput": args.goodput.iter().map(ToString::to_string).collect::<Vec<_>>(),
         }),
     );
     result.insert("machine".into(), machine::describe());
