@@ -245,7 +245,8 @@ impl EngineStream {
             metrics.extension_fault(&fault.extension, fault.kind.as_str());
         }
         let reason = match finished.finish {
-            Finish::Stop | Finish::ToolCalls => Ended::Stop,
+            Finish::Stop => Ended::Stop,
+            Finish::ToolCalls => Ended::ToolCalls,
             Finish::Length => Ended::Length,
             Finish::Repetition => Ended::Repetition,
             Finish::Abort | Finish::Deadline => Ended::Abort,

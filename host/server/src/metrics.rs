@@ -38,8 +38,10 @@ const N_BUCKETS: [f64; 5] = [1.0, 2.0, 5.0, 10.0, 20.0];
 /// Why a sequence ended, as the label `finished_reason` says it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// Stop token, stop string or tool call.
+    /// Stop token or stop string.
     Stop,
+    /// The same, behind a tool call.
+    ToolCalls,
     /// Token limit.
     Length,
     /// The output ended in a repeated pattern.
@@ -51,12 +53,19 @@ pub(crate) enum Ended {
 }
 
 impl Ended {
-    const ALL: [Ended; 5] =
-        [Ended::Stop, Ended::Length, Ended::Repetition, Ended::Abort, Ended::Error];
+    const ALL: [Ended; 6] = [
+        Ended::Stop,
+        Ended::ToolCalls,
+        Ended::Length,
+        Ended::Repetition,
+        Ended::Abort,
+        Ended::Error,
+    ];
 
     fn label(self) -> &'static str {
         match self {
             Ended::Stop => "stop",
+            Ended::ToolCalls => "tool_calls",
             Ended::Length => "length",
             Ended::Repetition => "repetition",
             Ended::Abort => "abort",
