@@ -474,38 +474,5 @@ class CommandLine(unittest.TestCase):
         self.assertIn("1 messages have no answer", done.stderr)
 
 
-class ModelsThatAreNone(unittest.TestCase):
-    """One line that names the path, what is wrong and what to do; no trace, no model loaded."""
-
-    def test_each_says_what_it_lacks(self):
-        with tempfile.TemporaryDirectory() as folder:
-            folder = Path(folder)
-            (folder / "empty").mkdir()
-            (folder / "file.txt").write_text("hello")
-            untold = folder / "untold"
-            untold.mkdir()
-            config = {"architectures": ["NobodyForCausalLM"], "model_type": "nobody"}
-            (untold / "config.json").write_text(json.dumps(config))
-            for model, words in [
-                ("/no/such/dir", ["no such file or directory", "GGUF"]),
-                (folder / "empty", ["config.json"]),
-                (folder / "file.txt", ["GGUF", "not a directory"]),
-                (untold, ["NobodyForCausalLM"]),
-                ("org/name", ["offline", "no such file"]),
-            ]:
-                done = subprocess.run(
-                    [BINARY, "serve", model, "--port", "0"],
-                    capture_output=True, text=True, timeout=30, check=False,
-                )  # fmt: skip
-                self.assertNotEqual(done.returncode, 0, model)
-                lines = done.stderr.strip().splitlines()
-                self.assertEqual(len(lines), 1, done.stderr)
-                for word in [str(model), *words]:
-                    self.assertIn(word, lines[0])
-                for never in ["panicked", "backtrace", "at src/"]:
-                    self.assertNotIn(never, done.stderr)
-
-
-
 if __name__ == "__main__":
     unittest.main()

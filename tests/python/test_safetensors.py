@@ -61,7 +61,7 @@ def byte_level_alphabet():
     return {**{b: chr(b) for b in printable}, **{b: chr(256 + i) for i, b in enumerate(others)}}
 
 
-def write_checkpoint(folder):
+def write_checkpoint(folder, max_len=512):
     write_weights(folder / "model.safetensors")
     config = {
         "architectures": ["LlamaForCausalLM"],
@@ -72,7 +72,7 @@ def write_checkpoint(folder):
         "num_attention_heads": HEADS,
         "num_key_value_heads": KV_HEADS,
         "vocab_size": VOCAB,
-        "max_position_embeddings": 512,
+        "max_position_embeddings": max_len,
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,
         "hidden_act": "silu",

@@ -190,8 +190,9 @@ fn cpu_gemma3_with_windows() {
     check(Kind::Cpu, TinyArch::Gemma3);
 }
 
-/// The younger of two sequences is preempted at its 1st, 2nd, … 20th output token, as the elder's
-/// prompt leaves ever more room; all that depends on its history goes on as if nothing had been.
+/// en-009: the younger of two sequences is preempted at its 1st, 2nd, … 20th output token, as the
+/// elder's prompt leaves ever more room; all that depends on its history goes on as if nothing had
+/// been.
 #[test]
 fn a_preemption_at_any_step_changes_nothing() {
     const NUM_SLOTS: usize = 60;

@@ -252,6 +252,7 @@ fn mixed(model: &Model) -> Vec<GenerateRequest> {
         .collect()
 }
 
+/// en-009, of structured output.
 #[test]
 fn company_and_preemption_change_nothing() {
     let model = Model::tiny(5);

@@ -129,6 +129,27 @@ async fn context_boundaries() {
     assert_eq!(body["usage"]["completion_tokens"], 1);
 }
 
+/// en-001: below the context's length and above what the blocks hold. Nobody waits behind it.
+#[tokio::test]
+async fn a_prompt_that_can_never_fit_is_refused_at_once() {
+    let setup = Setup { num_blocks: 64, max_model_len: 4096, ..Setup::says(&"x".repeat(50)) };
+    let server = setup.start();
+    let ask = |num_tokens: usize| {
+        let body = json!({"prompt": vec![97; num_tokens], "max_tokens": 10, "temperature": 0});
+        server.post("/v1/completions", body)
+    };
+    let big = ask(1500).await;
+    assert_eq!((big.status.as_u16(), big.error_param()), (400, json!("prompt")));
+    let error = &big.json()["error"];
+    assert_eq!(error["type"], "invalid_request_error");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("1510") && message.contains("1024"), "{message}");
+    let (a, b, c, d, e) = tokio::join!(ask(100), ask(100), ask(100), ask(100), ask(100));
+    for small in [a, b, c, d, e] {
+        assert_eq!(small.json()["usage"]["completion_tokens"], 10, "{small:?}");
+    }
+}
+
 #[tokio::test]
 async fn bodies_that_are_not_read() {
     let mut setup = Setup::default();

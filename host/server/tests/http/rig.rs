@@ -40,6 +40,7 @@ pub struct Setup {
     pub template: Option<&'static str>,
     pub max_waiting: usize,
     pub max_model_len: usize,
+    pub num_blocks: usize,
     pub step_time: Duration,
     pub policy: SchedulingPolicy,
 }
@@ -53,6 +54,7 @@ impl Default for Setup {
             template: Some(TEMPLATE),
             max_waiting: 256,
             max_model_len: 2048,
+            num_blocks: 1024,
             step_time: Duration::ZERO,
             policy: SchedulingPolicy::Fcfs,
         }
@@ -70,7 +72,7 @@ impl Setup {
         let vocab_size = tokenizer.vocab_size() as u32;
         let eos = tokenizer.eos().unwrap();
         let engine = EngineConfig {
-            num_blocks: 1024,
+            num_blocks: self.num_blocks,
             block_size: 16,
             max_num_seqs: 16,
             max_step_tokens: 512,
