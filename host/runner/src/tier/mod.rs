@@ -2,8 +2,9 @@
 //!
 //! The engine says which blocks go and come; the engine thread only copies bytes from and to the
 //! backend (`thread`). A second thread decides what is done next and gives up what hangs
-//! (`keeper`, `queue`); a third one does it and may block (`disk`, `memory`). Keys are the engine's keyed block hashes, a secret of this process, so what a directory
-//! held before is useless and is removed at start.
+//! (`keeper`, `queue`); a third one does it and may block (`disk`, `memory`). Keys are the engine's
+//! keyed block hashes, a secret of this process, so what a directory held before is useless and is
+//! removed at start.
 
 mod disk;
 mod keeper;

@@ -147,8 +147,9 @@ mod tests {
                 let num_leading = (0..CHAIN).take_while(is_kept).count();
                 prop_assert_eq!(num_leading, (0..CHAIN).filter(is_kept).count(), "chain {}", chain);
             }
-            let num_last = (0..last).filter(|at| kept.contains(&BlockHash((chain - 1) * CHAIN + at)));
-            prop_assert!(num_last.count() >= max_blocks.min(last as usize));
+            let is_last_kept = |at: &u128| kept.contains(&BlockHash((chain - 1) * CHAIN + at));
+            let num_last = (0..last).filter(is_last_kept).count();
+            prop_assert!(num_last >= max_blocks.min(last as usize));
         }
 
         /// Whatever the order: a block is there exactly when the last that came of it was a store.
@@ -156,7 +157,8 @@ mod tests {
         fn the_last_job_of_a_block_counts(
             jobs in prop::collection::vec((0_u128..4, any::<bool>(), any::<bool>()), 0..60),
         ) {
-            let (mut queue, mut place, mut wanted) = (Queue::new(100), HashMap::new(), HashMap::new());
+            let mut queue = Queue::new(100);
+            let (mut place, mut wanted) = (HashMap::new(), HashMap::new());
             let apply = |queue: &mut Queue, place: &mut HashMap<_, _>| match queue.pop().unwrap() {
                 Job::Store(hash, bytes) => drop(place.insert(hash, bytes)),
                 Job::Remove(hash) => drop(place.remove(&hash)),
