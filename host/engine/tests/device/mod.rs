@@ -89,6 +89,9 @@ fn prefix_hash(salt: (u64, u32), group: usize, tokens: &[u32]) -> u64 {
     hasher.finish()
 }
 
+/// What the slots of a block hold.
+type Slots = Vec<Option<u64>>;
+
 pub struct Device {
     block_size: usize,
     groups: Vec<Option<u32>>,
@@ -110,9 +113,9 @@ pub struct Device {
     /// Blocks that were copied.
     pub num_copies: usize,
     /// What the tier holds.
-    tier: HashMap<BlockHash, Vec<Option<u64>>>,
+    tier: HashMap<BlockHash, Slots>,
     /// Loads that were begun, oldest first; with what they bring, which may be nothing.
-    pub loads: VecDeque<(BlockId, BlockHash, Option<Vec<Option<u64>>>)>,
+    pub loads: VecDeque<(BlockId, BlockHash, Option<Slots>)>,
     /// Every so many-th store and load fails; 0: none.
     pub tier_fault: usize,
     num_moves: usize,
