@@ -518,7 +518,7 @@ mod tests {
         assert_eq!(check(&["--kv-offloading-size", "2"], 2 << 30), Ok(Some(2048)));
         let error = check(&["--kv-offloading-size", "2"], (2 << 30) - 1).unwrap_err();
         assert!(error.contains("--kv-offloading-size is `2`"), "{error}");
-        let on_disk = ["--kv-offloading-size", "1e6", "--kv-offload-dir", "d"];
-        assert_eq!(check(&on_disk, 0), Ok(Some(1024 * 1_000_000)));
+        let on_disk = ["--kv-offloading-size", "65536", "--kv-offload-dir", "d"];
+        assert_eq!(check(&on_disk, 0), Ok(Some(1024 * 65_536)));
     }
 }
