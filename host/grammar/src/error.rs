@@ -39,12 +39,25 @@ pub enum GrammarError {
     /// Other grammars are being compiled.
     #[error("too many grammars are being compiled; try again later")]
     Busy,
+    /// The same about one of several parts.
+    #[error("{place}: {error}")]
+    In {
+        /// Which part.
+        place: String,
+        /// What is wrong with it.
+        error: Box<GrammarError>,
+    },
     /// A fault of ours.
     #[error("the grammar failed: {0}")]
     Failed(String),
 }
 
 impl GrammarError {
+    /// It is about that part.
+    pub(crate) fn within(self, place: impl Into<String>) -> Self {
+        GrammarError::In { place: place.into(), error: Box::new(self) }
+    }
+
     /// A keyword that cannot be enforced.
     pub(crate) fn keyword(keyword: &str, pointer: &str, why: impl Into<String>) -> Self {
         let pointer = if pointer.is_empty() { "/" } else { pointer };

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::schema::resolve;
+use crate::reference::resolve;
 
 /// References followed one after the other; longer chains count as unknown.
 const MAX_HOPS: usize = 8;

@@ -5,12 +5,15 @@
 //! no leap second), numbers without bounds (integers: the range that JSON keeps exactly), `oneOf`
 //! whose options exclude each other (`anyOf`).
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::{Map, Value, json};
 
 use crate::GrammarError;
-use crate::oneof;
-use crate::pattern::{check_regex, ecma};
-use crate::weight;
+use crate::number::{self, MAX_NUMBER};
+use crate::pattern::check_pattern;
+use crate::reference::{self, MAX_POINTER, push, resolve};
+use crate::{finite, oneof, weight};
 
 /// What may stand between the parts of a JSON text, at most once in each place: a blank, or a line
 /// break with an indent.
@@ -30,8 +33,6 @@ const MAX_COUNT: u64 = 4096;
 const MAX_LENGTH: u64 = 100_000;
 /// Beyond it JSON numbers are not exact in most clients (2^53 - 1).
 const MAX_INTEGER: i64 = 9_007_199_254_740_991;
-/// Numbers that need not be whole stay within it.
-const MAX_NUMBER: i64 = 1_000_000_000_000_000_000;
 /// Most patterns within one `allOf`: each may double the states of their intersection.
 const MAX_MERGED_PATTERNS: usize = 6;
 
@@ -85,10 +86,47 @@ const TIME: &str =
 /// [`GrammarError::Keyword`] for what cannot be enforced; [`GrammarError::Invalid`] for what is no
 /// schema; [`GrammarError::TooLarge`].
 pub fn check_schema(schema: &Value) -> Result<Value, GrammarError> {
-    let mut checker = Checker { root: schema, num_schemas: 0 };
-    let checked = checker.schema(schema, &mut String::new(), 0)?;
-    weight::check(&checked)?;
-    Ok(checked)
+    Budget::default().check(schema)
+}
+
+/// What the schemas of one grammar have taken of the limits that hold for all of them together.
+#[derive(Debug, Default)]
+pub(crate) struct Budget {
+    num_schemas: usize,
+    num_parts: u64,
+}
+
+/// What a schema within another grammar costs beside its own parts.
+const PARTS_PER_EMBEDDED: u64 = 100;
+
+impl Budget {
+    /// [`check_schema`] for the next one within another grammar.
+    pub fn check_embedded(&mut self, schema: &Value) -> Result<Value, GrammarError> {
+        self.num_parts += PARTS_PER_EMBEDDED;
+        self.check(schema)
+    }
+
+    /// [`check_schema`] for the next one.
+    pub fn check(&mut self, schema: &Value) -> Result<Value, GrammarError> {
+        let mut checker = Checker {
+            root: schema,
+            num_schemas: self.num_schemas,
+            anchors: reference::anchors(schema),
+            places: HashSet::new(),
+            references: Vec::new(),
+        };
+        let mut checked = checker.schema(schema, &mut String::new(), 0)?;
+        let elsewhere = checker.elsewhere(&mut checked)?;
+        self.num_schemas = checker.num_schemas;
+        weight::check(&checked, &elsewhere, &mut self.num_parts)?;
+        let references = checker.references.iter().map(|r| (r.to.as_str(), r.at.as_str()));
+        if let Some(at) = finite::endless(&checked, references) {
+            let why = "what it refers to requires itself again and again, so that no value of it \
+                       has an end; make that part optional, or allow `null`";
+            return Err(refused("$ref", at, why));
+        }
+        Ok(checked)
+    }
 }
 
 /// What the library's `x-guidance` says for every JSON text here: white space is bounded, so that
@@ -98,12 +136,59 @@ pub fn json_options() -> Value {
     json!({"whitespace_pattern": WHITESPACE, "json_allowed_escapes": "nrbtf\\\""})
 }
 
+/// A checked schema with [`json_options`].
+pub(crate) fn with_options(mut schema: Value) -> Value {
+    if schema == Value::Bool(true) {
+        schema = json!({});
+    }
+    if let Some(schema) = schema.as_object_mut() {
+        schema.insert("x-guidance".into(), json_options());
+    }
+    schema
+}
+
 struct Checker<'a> {
     root: &'a Value,
     num_schemas: usize,
+    anchors: HashMap<&'a str, String>,
+    /// Pointers to all schemas that were checked.
+    places: HashSet<String>,
+    references: Vec<Reference>,
+}
+
+struct Reference {
+    /// As it goes on.
+    to: String,
+    /// What that points to.
+    pointer: String,
+    /// Where the keyword is.
+    at: String,
 }
 
 impl Checker<'_> {
+    /// Checks what references lead to beside the places of schemas, and returns where that is.
+    fn elsewhere(&mut self, checked: &mut Value) -> Result<Vec<String>, GrammarError> {
+        let (mut elsewhere, mut next) = (Vec::new(), 0);
+        while let Some(Reference { pointer, at, .. }) = self.references.get(next) {
+            next += 1;
+            if self.places.contains(pointer) {
+                continue;
+            }
+            let (pointer, root) = (pointer.clone(), self.root);
+            let schema = root.pointer(&pointer).filter(|of| of.is_object() || of.is_boolean());
+            let Some(schema) = schema.filter(|_| checked.pointer(&pointer).is_some()) else {
+                let why = format!("it points to `{pointer}`, which is no schema; use `$defs`");
+                return Err(refused("$ref", at, why));
+            };
+            let schema = self.schema(schema, &mut pointer.clone(), 1)?;
+            if let Some(place) = checked.pointer_mut(&pointer) {
+                *place = schema;
+            }
+            elsewhere.push(pointer);
+        }
+        Ok(elsewhere)
+    }
+
     fn schema(
         &mut self,
         schema: &Value,
@@ -112,6 +197,8 @@ impl Checker<'_> {
     ) -> Result<Value, GrammarError> {
         self.num_schemas += 1;
         bounded("the number of schemas in one", self.num_schemas as u64, MAX_SCHEMAS as u64)?;
+        bounded("the length of a path in the schema", at.len() as u64, MAX_POINTER as u64)?;
+        self.places.insert(at.clone());
         bounded("the depth of the schema", depth as u64, MAX_DEPTH as u64)?;
         let map = match schema {
             Value::Bool(_) => return Ok(schema.clone()),
@@ -141,8 +228,12 @@ impl Checker<'_> {
         depth: usize,
     ) -> Result<Option<Value>, GrammarError> {
         if let Some((_, instead)) = REFUSED.iter().find(|(refused, _)| *refused == keyword) {
-            let asks = !(keyword == "uniqueItems" && value == &Value::Bool(false));
-            return if asks { Err(refused(keyword, at, *instead)) } else { Ok(None) };
+            let asks_nothing = match keyword {
+                "uniqueItems" => value == &Value::Bool(false),
+                "x-guidance" => value == &json_options(),
+                _ => false,
+            };
+            return if asks_nothing { Ok(None) } else { Err(refused(keyword, at, *instead)) };
         }
         match keyword {
             "properties" | "patternProperties" | "$defs" | "definitions" => {
@@ -166,25 +257,36 @@ impl Checker<'_> {
                     return Err(invalid(at, "must be a list of values, not empty"));
                 };
                 bounded("the number of values of an `enum`", values.len() as u64, MAX_ENUM as u64)?;
+                number::check_constants(keyword, value, at)?;
                 Ok(Some(value.clone()))
             }
+            "const" => number::check_constants(keyword, value, at).map(|()| Some(value.clone())),
             "type" => types(value, at).map(|()| Some(value.clone())),
             "pattern" => {
                 let Some(pattern) = value.as_str() else {
                     return Err(invalid(at, "must be a string"));
                 };
-                check_regex(pattern).map_err(|why| refused(keyword, at, why))?;
-                Ok(Some(ecma(pattern).into()))
+                let pattern = check_pattern(pattern).map_err(|why| refused(keyword, at, why))?;
+                Ok(Some(pattern.into()))
             }
             "format" => format(value, schema, at),
             "minItems" | "minProperties" | "maxProperties" | "maxItems" => {
                 count(keyword, value, at, MAX_COUNT).map(Some)
             }
             "minLength" | "maxLength" => count(keyword, value, at, MAX_LENGTH).map(Some),
-            "minimum" | "maximum" | "multipleOf" if !value.is_number() => {
-                Err(invalid(at, "must be a number"))
+            "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" => {
+                number::bound(keyword, value, at).map(Some)
             }
-            "$schema" => Ok(None),
+            "multipleOf" => number::multiple_of(value, at).map(Some),
+            "required" => {
+                let names = value.as_array().filter(|names| names.iter().all(Value::is_string));
+                match names {
+                    Some(_) => Ok(Some(value.clone())),
+                    None => Err(invalid(at, "must be a list of names")),
+                }
+            }
+            // References are within the schema, and by pointers.
+            "$schema" | "$id" | "id" | "$anchor" => Ok(None),
             _ => Ok(Some(value.clone())),
         }
     }
@@ -203,10 +305,12 @@ impl Checker<'_> {
         for (name, schema) in map {
             let length = at.len();
             push(at, name);
-            if keyword == "patternProperties" {
-                check_regex(name).map_err(|why| refused(keyword, at, why))?;
-            }
-            let name = if keyword == "patternProperties" { ecma(name) } else { name.clone() };
+            let name = match keyword {
+                "patternProperties" => {
+                    check_pattern(name).map_err(|why| refused(keyword, at, why))?
+                }
+                _ => name.clone(),
+            };
             out.insert(name, self.schema(schema, at, depth + 1)?);
             at.truncate(length);
         }
@@ -232,7 +336,7 @@ impl Checker<'_> {
         Ok(out.into())
     }
 
-    fn reference(&self, value: &Value, at: &str) -> Result<Value, GrammarError> {
+    fn reference(&mut self, value: &Value, at: &str) -> Result<Value, GrammarError> {
         let Some(reference) = value.as_str() else {
             return Err(invalid(at, "must be a string"));
         };
@@ -240,11 +344,13 @@ impl Checker<'_> {
             let why = format!("`{reference}` is not in this schema; put it into `$defs`");
             return Err(refused("$ref", at, why));
         };
-        let is_pointer = fragment.is_empty() || fragment.starts_with('/');
-        if is_pointer && resolve(self.root, reference).is_none() {
+        let anchor = self.anchors.get(fragment).cloned();
+        let Some(pointer) = anchor.or_else(|| reference::pointer(self.root, reference)) else {
             return Err(invalid(at, &format!("points to `{reference}`, which is not there")));
-        }
-        Ok(value.clone())
+        };
+        let to = reference::encoded(&pointer);
+        self.references.push(Reference { to: to.clone(), pointer, at: at.into() });
+        Ok(to.into())
     }
 
     /// What several keywords mean together.
@@ -345,6 +451,7 @@ fn bound_numbers(out: &mut Map<String, Value>) {
         _ => false,
     };
     let bound = match (is_type("integer"), is_type("number")) {
+        _ if out.contains_key("const") || out.contains_key("enum") => return,
         (_, true) => MAX_NUMBER,
         (true, false) => MAX_INTEGER,
         (false, false) => return,
@@ -413,13 +520,6 @@ fn count(keyword: &str, value: &Value, at: &str, limit: u64) -> Result<Value, Gr
     Ok(number.into())
 }
 
-/// The schema that a local reference points to.
-pub(crate) fn resolve<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
-    let pointer = reference.strip_prefix('#')?;
-    // Fragments may be percent-encoded; what is needed in practice is the pointer's own escapes.
-    root.pointer(&pointer.replace("%25", "%").replace("%24", "$"))
-}
-
 /// Patterns in a schema, and in those that it refers to, `hops` references deep.
 fn num_patterns(root: &Value, schema: &Value, hops: usize) -> usize {
     match schema {
@@ -441,22 +541,17 @@ fn num_patterns(root: &Value, schema: &Value, hops: usize) -> usize {
     }
 }
 
-fn push(at: &mut String, part: &str) {
-    at.push('/');
-    at.push_str(&part.replace('~', "~0").replace('/', "~1"));
-}
-
 fn bounded(what: &'static str, value: u64, limit: u64) -> Result<(), GrammarError> {
     if value <= limit { Ok(()) } else { Err(GrammarError::TooLarge { what, value, limit }) }
 }
 
 /// `at` ends with the keyword.
-fn refused(keyword: &str, at: &str, why: impl Into<String>) -> GrammarError {
+pub(crate) fn refused(keyword: &str, at: &str, why: impl Into<String>) -> GrammarError {
     let parent = at.rfind('/').map_or("", |end| &at[..end]);
     GrammarError::keyword(keyword, parent, why)
 }
 
-fn invalid(at: &str, what: &str) -> GrammarError {
+pub(crate) fn invalid(at: &str, what: &str) -> GrammarError {
     let at = if at.is_empty() { "the schema" } else { at };
     GrammarError::Invalid(format!("`{at}` {what}"))
 }

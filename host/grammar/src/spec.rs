@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::lark::{self, literal};
 use crate::pattern::check_regex;
-use crate::schema::{check_schema, json_options};
+use crate::schema::{Budget, with_options};
 use crate::tag::StructuralTag;
 use crate::vocabulary::Vocabulary;
 use crate::{GrammarError, Limits};
@@ -90,7 +90,7 @@ impl GrammarSpec {
         limits: &Limits,
     ) -> Result<TopLevelGrammar, GrammarError> {
         let mut grammars = Vec::new();
-        self.add(None, vocabulary, limits, &mut grammars)?;
+        self.add(None, vocabulary, limits, &mut Budget::default(), &mut grammars)?;
         Ok(TopLevelGrammar { grammars, max_tokens: None })
     }
 
@@ -99,6 +99,7 @@ impl GrammarSpec {
         name: Option<String>,
         vocabulary: &Vocabulary,
         limits: &Limits,
+        budget: &mut Budget,
         out: &mut Vec<GrammarWithLexer>,
     ) -> Result<(), GrammarError> {
         let mut lark = |text: String| {
@@ -113,12 +114,12 @@ impl GrammarSpec {
                 out.push(json_grammar(name, json!({"type": "object"})));
             }
             GrammarSpec::JsonSchema(schema) => {
-                out.push(json_grammar(name, check_schema(schema)?));
+                out.push(json_grammar(name, budget.check(schema)?));
             }
             GrammarSpec::Regex(regex) => {
                 limits.check_bytes("the regex in bytes", regex.len(), limits.max_regex_bytes)?;
                 check_regex(regex).map_err(GrammarError::Invalid)?;
-                let regex = llguidance::regex_to_lark(regex, "");
+                let regex = llguidance::regex_to_lark(regex, "dw");
                 lark(format!("start: /{regex}/"));
             }
             GrammarSpec::Choice(choices) => lark(choice(choices, limits)?),
@@ -128,10 +129,11 @@ impl GrammarSpec {
                 let text = lark::expand_calls(text)?;
                 limits.check_bytes("the grammar in bytes", text.len(), limits.max_lark_bytes)?;
                 lark::check_depth(&text)?;
+                let text = lark::check_schemas(&text, budget)?;
                 lark(lark::resolve_tokens(&text, vocabulary)?);
             }
             GrammarSpec::StructuralTag(tag) => {
-                let text = tag.lower(vocabulary)?;
+                let text = tag.lower(vocabulary, budget)?;
                 limits.check_bytes("the grammar in bytes", text.len(), limits.max_lark_bytes)?;
                 lark(text);
             }
@@ -141,7 +143,7 @@ impl GrammarSpec {
                 let options: Vec<_> = names.iter().map(|name| format!("@{name}")).collect();
                 lark(format!("start: {}", options.join(" | ")));
                 for (spec, name) in specs.iter().zip(names) {
-                    spec.add(Some(name), vocabulary, limits, out)?;
+                    spec.add(Some(name), vocabulary, limits, budget, out)?;
                 }
             }
         }
@@ -149,14 +151,8 @@ impl GrammarSpec {
     }
 }
 
-fn json_grammar(name: Option<String>, mut schema: Value) -> GrammarWithLexer {
-    if schema == Value::Bool(true) {
-        schema = json!({});
-    }
-    if let Some(schema) = schema.as_object_mut() {
-        schema.insert("x-guidance".into(), json_options());
-    }
-    GrammarWithLexer { name, json_schema: Some(schema), lark_grammar: None }
+fn json_grammar(name: Option<String>, schema: Value) -> GrammarWithLexer {
+    GrammarWithLexer { name, json_schema: Some(with_options(schema)), lark_grammar: None }
 }
 
 fn choice(choices: &[String], limits: &Limits) -> Result<String, GrammarError> {

@@ -3,15 +3,18 @@
 
 use std::fmt::Write as _;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::GrammarError;
 use crate::lark::{literal, with_tokens};
-use crate::schema::{check_schema, json_options};
+use crate::schema::{Budget, with_options};
 use crate::vocabulary::Vocabulary;
 
 /// Most structures of one tag.
 const MAX_STRUCTURES: usize = 256;
+
+/// The line of the grammar, from 1, in which the first structure's schema is.
+const FIRST_PART: usize = 4;
 
 /// One kind of constrained part.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,28 +38,32 @@ pub struct StructuralTag {
 
 impl StructuralTag {
     /// As a Lark grammar.
-    pub(crate) fn lower(&self, vocabulary: &Vocabulary) -> Result<String, GrammarError> {
+    pub(crate) fn lower(
+        &self,
+        vocabulary: &Vocabulary,
+        budget: &mut Budget,
+    ) -> Result<String, GrammarError> {
         self.check()?;
         let numbered = self.triggers.iter().enumerate();
         let tags: Vec<String> = numbered.clone().map(|(i, _)| format!("tag_{i}")).collect();
         let mut text =
             format!("start: ({})* rest\nrest: TEXT\nTEXT: /(.|\\n)*/\n", tags.join(" | "));
+        debug_assert_eq!(text.lines().count(), FIRST_PART - 1);
+        for (i, structure) in self.structures.iter().enumerate() {
+            let checked = budget.check_embedded(&structure.schema);
+            let schema = with_options(checked.map_err(|error| error.within(schema_at(i)))?);
+            let begin = &structure.begin;
+            let trigger = self.triggers.iter().find(|trigger| begin.starts_with(trigger.as_str()));
+            let begin = with_tokens(&begin[trigger.map_or(0, String::len)..], vocabulary);
+            let end = with_tokens(&structure.end, vocabulary);
+            let _ = writeln!(text, "part_{i}: {begin} %json {schema} {end}");
+        }
         for (i, trigger) in numbered {
-            let begun = self.structures.iter().filter(|s| s.begin.starts_with(trigger.as_str()));
-            let parts = begun
-                .map(|s| {
-                    let mut schema = check_schema(&s.schema)?;
-                    if schema == Value::Bool(true) {
-                        schema = json!({});
-                    }
-                    if let Some(schema) = schema.as_object_mut() {
-                        schema.insert("x-guidance".into(), json_options());
-                    }
-                    let begin = with_tokens(&s.begin[trigger.len()..], vocabulary);
-                    let end = with_tokens(&s.end, vocabulary);
-                    Ok(format!("{begin} %json {schema} {end}"))
-                })
-                .collect::<Result<Vec<_>, GrammarError>>()?;
+            let begun = self.structures.iter().enumerate();
+            let parts: Vec<String> = begun
+                .filter(|(_, s)| s.begin.starts_with(trigger.as_str()))
+                .map(|(i, _)| format!("part_{i}"))
+                .collect();
             if parts.is_empty() {
                 continue;
             }
@@ -78,6 +85,12 @@ impl StructuralTag {
         Ok(text)
     }
 
+    /// The schema that stands in a line of the grammar.
+    pub(crate) fn place(&self, line: usize) -> Option<String> {
+        let i = line.checked_sub(FIRST_PART)?;
+        (i < self.structures.len()).then(|| schema_at(i))
+    }
+
     fn check(&self) -> Result<(), GrammarError> {
         let invalid = |message: String| Err(GrammarError::Invalid(message));
         if self.structures.is_empty() || self.structures.len() > MAX_STRUCTURES {
@@ -94,10 +107,11 @@ impl StructuralTag {
                 }
             }
         }
-        for structure in &self.structures {
+        for (i, structure) in self.structures.iter().enumerate() {
             let begin = &structure.begin;
             if !self.triggers.iter().any(|trigger| begin.starts_with(trigger.as_str())) {
-                return invalid(format!("`begin` is `{begin}`, which starts with no trigger"));
+                let message = format!("`structures[{i}].begin` is `{begin}`; no trigger begins it");
+                return invalid(message);
             }
         }
         for trigger in &self.triggers {
@@ -107,4 +121,8 @@ impl StructuralTag {
         }
         Ok(())
     }
+}
+
+fn schema_at(structure: usize) -> String {
+    format!("`structures[{structure}].schema`")
 }

@@ -5,23 +5,36 @@
 use serde_json::{Map, Value};
 
 use crate::GrammarError;
-use crate::schema::resolve;
+use crate::reference::resolve;
 
 /// Most parts; a compile of so many takes about a second.
 const MAX_PARTS: u64 = 100_000;
 /// References followed one after the other while merging. More count as too many parts.
 const MAX_HOPS: u32 = 16;
 
+/// What a comparison of two patterns of one object costs, in parts: the library makes sure that no
+/// name matches both.
+const PARTS_PER_PAIR: u64 = 100;
+
+/// Adds the parts of a schema, and of those at the pointers `elsewhere`, to a sum.
+///
 /// # Errors
-/// [`GrammarError::TooLarge`].
-pub(crate) fn check(schema: &Value) -> Result<(), GrammarError> {
+/// [`GrammarError::TooLarge`] when it becomes too large.
+pub(crate) fn check(
+    schema: &Value,
+    elsewhere: &[String],
+    sum: &mut u64,
+) -> Result<(), GrammarError> {
     let mut scale = Scale { root: schema, num_visits: 0 };
-    let value = scale.alone(schema, 0).max(scale.num_visits);
-    if value <= MAX_PARTS {
+    let others = elsewhere.iter().filter_map(|pointer| schema.pointer(pointer));
+    let parts = [schema].into_iter().chain(others).map(|one| scale.alone(one, 0));
+    let parts = parts.fold(0, u64::saturating_add);
+    *sum = sum.saturating_add(parts.max(scale.num_visits));
+    if *sum <= MAX_PARTS {
         return Ok(());
     }
-    let what = "the number of parts of the schema with `allOf` and `anyOf` spelled out";
-    Err(GrammarError::TooLarge { what, value, limit: MAX_PARTS })
+    let what = "the number of parts of the schemas with `allOf` and `anyOf` spelled out";
+    Err(GrammarError::TooLarge { what, value: *sum, limit: MAX_PARTS })
 }
 
 struct Scale<'a> {
@@ -102,8 +115,11 @@ impl Scale<'_> {
         }
         // Each name is tried with each pattern.
         let len = |keyword| map.get(keyword).and_then(Value::as_object).map_or(0, Map::len) as u64;
-        let num_tries = len("properties").saturating_mul(len("patternProperties"));
+        let num_patterns = len("patternProperties");
+        let num_tries = len("properties").saturating_mul(num_patterns);
+        let num_pairs = num_patterns.saturating_mul(num_patterns.saturating_sub(1)) / 2;
         sum.parts = sum.parts.saturating_add(num_tries);
+        sum.parts = sum.parts.saturating_add(num_pairs.saturating_mul(PARTS_PER_PAIR));
         sum
     }
 }
@@ -140,6 +156,10 @@ mod tests {
         Scale { root: schema, num_visits: 0 }.alone(schema, 0)
     }
 
+    fn fits(schema: &Value) -> bool {
+        check(schema, &[], &mut 0).is_ok()
+    }
+
     #[test]
     fn options_multiply_where_they_are_merged() {
         let five = json!({"anyOf": vec![json!({"type": "object"}); 5]});
@@ -148,7 +168,7 @@ mod tests {
         assert_eq!(parts(&json!({"anyOf": two})), 13);
         assert_eq!(parts(&both), 25 * 5);
         let twelve = json!({"allOf": vec![five; 12]});
-        assert!(check(&twelve).is_err() && check(&both).is_ok());
+        assert!(fits(&both) && !fits(&twelve));
         // A reference is merged where something stands beside it.
         let doubled: Map<String, Value> = (0..40)
             .map(|i| {
@@ -157,9 +177,18 @@ mod tests {
             })
             .chain([("d40".to_owned(), json!({"type": "object"}))])
             .collect();
-        assert!(check(&json!({"$ref": "#/$defs/d0", "$defs": doubled})).is_err());
+        assert!(!fits(&json!({"$ref": "#/$defs/d0", "$defs": doubled})));
         let list = json!({"$defs": {"n": {"type": "object", "properties": {
             "next": {"$ref": "#/$defs/n"}}}}, "$ref": "#/$defs/n"});
-        assert!(check(&list).is_ok());
+        assert!(fits(&list));
+        let patterns = |n: usize| -> Map<String, Value> {
+            (0..n).map(|i| (format!("^{i}x"), json!({"type": "integer"}))).collect()
+        };
+        assert!(fits(&json!({"patternProperties": patterns(25)})));
+        assert!(!fits(&json!({"patternProperties": patterns(60)})));
+        // All schemas of one grammar count.
+        let mut sum = 0;
+        let one = json!({"patternProperties": patterns(25)});
+        assert_eq!((0..9).filter(|_| check(&one, &[], &mut sum).is_ok()).count(), 3);
     }
 }

@@ -5,6 +5,8 @@ use std::cell::Cell;
 
 use serde_json::{Map, Value, json};
 
+use crate::reference::resolve;
+
 /// How deep schemas may nest, and references be followed, where a format writes each part itself.
 const MAX_DEPTH: u32 = 16;
 
@@ -83,8 +85,9 @@ impl<'a> Schema<'a> {
             }
             let Some(reference) = at.word("$ref") else { return Ok(at) };
             at.asks_only(&["$ref"])?;
-            let found = reference.strip_prefix('#').and_then(|path| self.root.schema.pointer(path));
-            let Some(value) = found else { return Err(at.refused("$ref")) };
+            let Some(value) = resolve(self.root.schema, reference) else {
+                return Err(at.refused("$ref"));
+            };
             at = Schema { value, ..at };
         }
         Err(self.refused("a nesting so deep"))
