@@ -14,5 +14,6 @@ mod watchdog;
 pub mod worker;
 
 pub use handle::{GenerateRequest, RunnerHandle, SubmitError};
+pub use sampler::NOTHING_LEFT;
 pub use watchdog::OnStuck;
 pub use worker::{OutputSink, WorkerConfig, WorkerError, WorkerThread, spawn, spawn_with_tier};

@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use tenon_chat::fold::ChatMessage;
 use tenon_chat::parser::ParserFault;
 use tenon_chat::stream::{Finished, ParserBinding, StreamEvent, TokenInfo};
+use tenon_engine::Tenant;
 
 use crate::body::read_json;
 use crate::error::ApiError;
@@ -45,7 +46,7 @@ pub(crate) async fn complete(
     // Rendering, tokenizing and the first use of a parser take their time: not on this thread. They
     // keep the request's place, since they go on when the client leaves.
     let preparing = state.clone();
-    let work = move || Ok((prepare(&preparing, &body)?, in_flight));
+    let work = move || Ok((prepare(&preparing, &body, in_flight.caller.tenant)?, in_flight));
     let (prepared, in_flight) = on_blocking_thread(work).await?;
     let Prepared { request, prompt, parser } = prepared;
     let prompt_ids = prompt.prompt.clone();
@@ -71,7 +72,7 @@ pub(crate) async fn on_blocking_thread<T: Send + 'static>(
     })
 }
 
-fn prepare(state: &ServerState, body: &[u8]) -> Result<Prepared, ApiError> {
+fn prepare(state: &ServerState, body: &[u8], tenant: Tenant) -> Result<Prepared, ApiError> {
     let mut fields = Fields::parse(body)?;
     check_model(&state.model, &mut fields)?;
     let bounds = Bounds {
@@ -90,7 +91,7 @@ fn prepare(state: &ServerState, body: &[u8]) -> Result<Prepared, ApiError> {
     let context = state.model.max_model_len;
     let params = request.sampling.bind_context(tokens.len(), context, None, "messages")?;
     let parser = parser_choice::bind(state, &request, &text)?;
-    let grammar = structured::compile_chat(state, &request, parser.as_ref())?;
+    let grammar = structured::compile_chat(state, tenant, &request, parser.as_ref())?;
     let prompt = PromptRequest { prompt: tokens.into(), params, grammar };
     Ok(Prepared { request, prompt, parser })
 }

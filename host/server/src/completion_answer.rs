@@ -13,7 +13,9 @@ use crate::sse::{Render, data};
 use crate::state::{ModelCard, ServerState, random_id};
 use crate::wire::chat_response::{finish, named};
 use crate::wire::completion_request::CompletionRequest;
-use crate::wire::completion_response::{CompletionBody, CompletionChoice, CompletionLogprobs};
+use crate::wire::completion_response::{
+    CompletionBody, CompletionChoice, CompletionLogprobs, TextOffset,
+};
 use crate::wire::prompt_logprobs::PromptLogprobs;
 use crate::wire::usage::Usage;
 
@@ -42,8 +44,8 @@ struct Choice {
     text: String,
     logprobs: CompletionLogprobs,
     token_ids: Vec<u32>,
-    /// Characters of text that have log-probabilities.
-    offset: usize,
+    /// Behind the text that has log-probabilities.
+    offset: TextOffset,
     /// Sum over the generated tokens, for `best_of`.
     log_probability: f64,
     /// Something of it went out.
@@ -115,7 +117,9 @@ impl Answer {
             let first = prompt.tokens[0];
             let bytes = self.state.tokenizer.token_bytes(first).unwrap_or_default();
             let text = String::from_utf8_lossy(bytes).into_owned();
-            choice.offset = if prompt.hides_first { 0 } else { text.chars().count() };
+            if !prompt.hides_first {
+                choice.offset.push(bytes);
+            }
             choice.logprobs.push_first(named(text, first, self.tokens_as_ids));
         }
     }

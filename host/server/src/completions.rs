@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
+use tenon_engine::Tenant;
 
 use crate::body::read_json;
 use crate::chat::on_blocking_thread;
@@ -37,7 +38,7 @@ pub(crate) async fn complete(
     let body = read_json(request, state.config.max_body_bytes).await?;
     let preparing = state.clone();
     // With the request's place: the work goes on when the client leaves.
-    let work = move || Ok((prepare(&preparing, &body)?, in_flight));
+    let work = move || Ok((prepare(&preparing, &body, in_flight.caller.tenant)?, in_flight));
     let (prepared, in_flight) = on_blocking_thread(work).await?;
     let Prepared { request, prompts, shown } = prepared;
     let generation =
@@ -50,7 +51,7 @@ pub(crate) async fn complete(
     completion_answer::unary(&state, generation, answer).await
 }
 
-fn prepare(state: &ServerState, body: &[u8]) -> Result<Prepared, ApiError> {
+fn prepare(state: &ServerState, body: &[u8], tenant: Tenant) -> Result<Prepared, ApiError> {
     let mut fields = Fields::parse(body)?;
     check_model(&state.model, &mut fields)?;
     let limits = state.config.limits;
@@ -71,7 +72,7 @@ fn prepare(state: &ServerState, body: &[u8]) -> Result<Prepared, ApiError> {
         return Err(ApiError::invalid(param, message));
     }
     prompt::bind_words(state, &mut request.sampling)?;
-    let grammar = structured::compile(state, request.structured.as_ref())?;
+    let grammar = structured::compile(state, tenant, request.structured.as_ref())?;
     let num_prompts = request.prompts.len();
     let mut prompts = Vec::with_capacity(num_prompts);
     let mut shown = Vec::with_capacity(num_prompts);

@@ -9,6 +9,7 @@ use tenon_chat::stream::{Finish, Finished, IndexedEvent, ParserBinding, StreamEv
 use tenon_chat::worker::OutputError;
 use tenon_engine::{RequestId, SamplingParams};
 use tenon_grammar::Grammar;
+use tenon_runner::NOTHING_LEFT;
 use tenon_runner::handle::GenerateRequest;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -296,6 +297,12 @@ pub(crate) fn failure(finished: &Finished) -> Option<ApiError> {
     match finished.finish {
         Finish::Error => {
             let why = finished.error.as_deref().unwrap_or("the sequence failed");
+            if why == NOTHING_LEFT {
+                let message = "the constraint on the output and the other masks of the request \
+                               (`allowed_token_ids`, `bad_words`) leave no token to go on with; \
+                               drop one of them";
+                return Some(ApiError::Invalid { message: message.into(), param: None });
+            }
             Some(ApiError::Internal(format!("generation failed: {why}")))
         }
         Finish::Deadline => Some(ApiError::DeadlineExceeded),

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use tenon_chat::choose;
 use tenon_chat::parser::{Channel, ModelInfo, ReasoningStyle, RequestInfo, ToolChoice};
 use tenon_chat::stream::ParserBinding;
+use tenon_engine::Tenant;
 use tenon_grammar::{Grammar, GrammarError, GrammarSpec, Starts, Trigger, check_schema};
 
 use crate::error::ApiError;
@@ -16,15 +17,17 @@ use crate::wire::tools::Tools;
 /// A completion: nothing stands in front of its output.
 pub(crate) fn compile(
     state: &ServerState,
+    tenant: Tenant,
     asked: Option<&Structured>,
 ) -> Result<Option<Grammar>, ApiError> {
     let Some(Structured { spec, param }) = asked else { return Ok(None) };
-    grammar(state, spec, &Starts::AtOnce, param).map(Some)
+    grammar(state, tenant, spec, &Starts::AtOnce, param).map(Some)
 }
 
 /// A chat answer, which `parser` reads.
 pub(crate) fn compile_chat(
     state: &ServerState,
+    tenant: Tenant,
     request: &ChatRequest,
     parser: Option<&ParserBinding>,
 ) -> Result<Option<Grammar>, ApiError> {
@@ -33,7 +36,7 @@ pub(crate) fn compile_chat(
     let forced = matches!(tools.choice, ToolChoice::Required | ToolChoice::Named(_));
     if tools.list.is_empty() {
         let Some(Structured { spec, param }) = asked else { return Ok(None) };
-        return grammar(state, spec, &reasoning, param).map(Some);
+        return grammar(state, tenant, spec, &reasoning, param).map(Some);
     }
     let param = match asked {
         _ if forced => "tool_choice",
@@ -48,12 +51,12 @@ pub(crate) fn compile_chat(
     match asked {
         Some(asked) if !forced => {
             let either = GrammarSpec::AnyOf(vec![asked.spec.clone(), calls.spec]);
-            grammar(state, &either, &reasoning, param).map(Some)
+            grammar(state, tenant, &either, &reasoning, param).map(Some)
         }
         _ => {
             // A format whose calls may come anywhere waits for one; reasoning is free till then.
             let starts = if calls.starts == Starts::AtOnce { reasoning } else { calls.starts };
-            grammar(state, &calls.spec, &starts, param).map(Some)
+            grammar(state, tenant, &calls.spec, &starts, param).map(Some)
         }
     }
 }
@@ -175,11 +178,12 @@ fn behind_reasoning(state: &ServerState, parser: &ParserBinding) -> Starts {
 
 fn grammar(
     state: &ServerState,
+    tenant: Tenant,
     spec: &GrammarSpec,
     starts: &Starts,
     param: &str,
 ) -> Result<Grammar, ApiError> {
-    state.grammars.compile(spec, starts).map_err(|error| api_error(error, param))
+    state.grammars.compile_for(tenant.id, spec, starts).map_err(|error| api_error(error, param))
 }
 
 /// What a refused grammar is over HTTP.
@@ -187,7 +191,8 @@ fn api_error(error: GrammarError, param: &str) -> ApiError {
     match error {
         GrammarError::Busy => ApiError::Unavailable(error.to_string()),
         GrammarError::Failed(_) => ApiError::Internal(error.to_string()),
-        GrammarError::Keyword { .. }
+        GrammarError::In { .. }
+        | GrammarError::Keyword { .. }
         | GrammarError::Invalid(_)
         | GrammarError::TooLarge { .. }
         | GrammarError::TooComplex(_)

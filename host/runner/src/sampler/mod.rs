@@ -30,6 +30,9 @@ use allowed::AllowedTokens;
 use dry::DryScratch;
 use filter::{Candidates, Shape};
 pub(crate) use grammar::RowGrammar;
+
+/// Why a sequence ends whose masks and grammar contradict each other.
+pub const NOTHING_LEFT: &str = "no token can be chosen: every one is masked";
 use gumbel::NoiseKey;
 use logprobs::RawLogprobs;
 use penalties::Penalties;
@@ -200,7 +203,7 @@ impl Sampler {
             max = math::max(logits).unwrap_or(f32::NEG_INFINITY);
         }
         if max == f32::NEG_INFINITY {
-            return Sampled::Failed("no token can be chosen: every one is masked".into());
+            return Sampled::Failed(NOTHING_LEFT.into());
         }
         let token = self.choose(row, tokens.len(), logits, max);
         let raw_logits = if is_adjusted { &self.raw } else { &*logits };

@@ -259,6 +259,8 @@ mod tests {
             (json!({"n": 1000000000}), "n"),
             (json!({"logit_bias": {"999999999": 5}}), "logit_bias"),
             (json!({"logit_bias": {"-1": 5}}), "logit_bias"),
+            (json!({"logit_bias": {"+5": 5}}), "logit_bias"),
+            (json!({"logit_bias": {"05": 5}}), "logit_bias"),
             (json!({"logit_bias": {"cat": -100}}), "logit_bias"),
             (json!({"logit_bias": {"5": 1e39}}), "logit_bias.5"),
             (json!({"logit_bias": {"5": null}}), "logit_bias.5"),

@@ -54,6 +54,43 @@ pub(crate) struct CompletionChoice<'a> {
     pub prompt_token_ids: Option<&'a [u32]>,
 }
 
+/// Where the next token starts in a text, in characters. A character may be written by several
+/// tokens; all of them but the first start where it does.
+#[derive(Debug, Default)]
+pub(crate) struct TextOffset {
+    num_chars: usize,
+    /// The first bytes of a character.
+    begun: Vec<u8>,
+}
+
+impl TextOffset {
+    /// Behind these bytes. What is no text counts as the text has it: `U+FFFD` for each run.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.begun.extend_from_slice(bytes);
+        let mut rest = &self.begun[..];
+        loop {
+            match std::str::from_utf8(rest) {
+                Ok(text) => {
+                    self.num_chars += text.chars().count();
+                    rest = &[];
+                }
+                Err(error) => {
+                    let (text, behind) = rest.split_at(error.valid_up_to());
+                    self.num_chars += String::from_utf8_lossy(text).chars().count();
+                    rest = behind;
+                    if let Some(len) = error.error_len() {
+                        self.num_chars += 1;
+                        rest = &rest[len..];
+                        continue;
+                    }
+                }
+            }
+            break;
+        }
+        self.begun = rest.to_vec();
+    }
+}
+
 /// The old form of log-probabilities: parallel lists.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct CompletionLogprobs {
@@ -69,15 +106,15 @@ pub(crate) struct CompletionLogprobs {
 impl CompletionLogprobs {
     /// Adds a token; `offset` is where it starts and moves behind it. `as_ids`: tokens are named
     /// by their ids.
-    pub fn push(&mut self, token: TokenInfo, offset: &mut usize, as_ids: bool) {
+    pub fn push(&mut self, token: TokenInfo, offset: &mut TextOffset, as_ids: bool) {
         let mut top = Map::new();
         for candidate in token.top.into_iter().chain([token.chosen.clone()]) {
             // Two ids can have the same text; the likelier one came first.
             let name = named(candidate.text, candidate.id, as_ids);
             top.entry(name).or_insert_with(|| finite(candidate.logprob).into());
         }
-        self.text_offset.push(*offset);
-        *offset += token.chosen.text.chars().count();
+        self.text_offset.push(offset.num_chars);
+        offset.push(&token.chosen.bytes);
         self.token_logprobs.push(Some(finite(token.chosen.logprob)));
         self.tokens.push(named(token.chosen.text, token.chosen.id, as_ids));
         self.top_logprobs.push(Some(top));
@@ -105,6 +142,27 @@ mod tests {
     use tenon_chat::stream::TokenText;
 
     #[test]
+    fn a_character_of_several_tokens_counts_once() {
+        let text = "aü日😀!";
+        for size in 1..=text.len() {
+            let (mut offset, mut at) = (TextOffset::default(), 0);
+            for piece in text.as_bytes().chunks(size) {
+                // Where the character begins that the piece begins in.
+                let begins = (0..=at).rev().find(|&at| text.is_char_boundary(at)).unwrap();
+                assert_eq!(offset.num_chars, text[..begins].chars().count(), "{size} {at}");
+                offset.push(piece);
+                at += piece.len();
+            }
+            assert_eq!(offset.num_chars, 5);
+        }
+        let mut offset = TextOffset::default();
+        offset.push(b"\xff\xe6\x97");
+        assert_eq!(offset.num_chars, 1);
+        offset.push(b"a");
+        assert_eq!(offset.num_chars, 3);
+    }
+
+    #[test]
     fn offsets_count_characters_and_the_chosen_token_is_in_the_map() {
         let text = |text: &str, logprob| TokenText {
             id: 7,
@@ -114,7 +172,7 @@ mod tests {
             rank: 1,
         };
         let mut logprobs = CompletionLogprobs::default();
-        let mut offset = 0;
+        let mut offset = TextOffset::default();
         let first = TokenInfo { chosen: text("é!", -1.0), top: vec![text("a", -0.5)] };
         logprobs.push(first, &mut offset, false);
         let second = TokenInfo { chosen: text("b", -0.25), top: vec![] };
@@ -126,7 +184,7 @@ mod tests {
                 "top_logprobs": [{"a": -0.5, "é!": -1.0}, {"b": -0.25}], "text_offset": [0, 2]})
         );
         let mut by_id = CompletionLogprobs::default();
-        by_id.push(second, &mut 0, true);
+        by_id.push(second, &mut TextOffset::default(), true);
         let body = serde_json::to_value(&by_id).unwrap();
         assert_eq!(
             (&body["tokens"], &body["top_logprobs"]),

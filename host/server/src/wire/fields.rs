@@ -109,8 +109,14 @@ fn asks_for_something(value: &Value) -> bool {
     }
 }
 
-/// Decodes a value found at `path`; errors name the exact place.
-pub(crate) fn decode<T: DeserializeOwned>(path: &str, value: Value) -> Result<T, ApiError> {
+/// Decodes a value found at `path`; errors name the exact place. Numbers and lists of numbers may
+/// write whole ones as `2.0`.
+pub(crate) fn decode<T: DeserializeOwned>(path: &str, mut value: Value) -> Result<T, ApiError> {
+    match &mut value {
+        Value::Number(_) => make_whole(&mut value),
+        Value::Array(list) => list.iter_mut().for_each(make_whole),
+        _ => {}
+    }
     serde_path_to_error::deserialize(value).map_err(|e| {
         let inner = e.path().to_string();
         let param = match inner.as_str() {
@@ -118,9 +124,40 @@ pub(crate) fn decode<T: DeserializeOwned>(path: &str, value: Value) -> Result<T,
             s if s.starts_with('[') => format!("{path}{s}"),
             s => format!("{path}.{s}"),
         };
-        let message = format!("`{param}`: {}", e.inner());
+        let message = format!("`{param}`: {}", in_words(&e.inner().to_string()));
         ApiError::invalid(param, message)
     })
+}
+
+/// A whole number that is written as a fraction, up to where these are exact.
+fn make_whole(value: &mut Value) {
+    const LIMIT: f64 = 9_007_199_254_740_992.0;
+    if value.is_f64()
+        && let Some(number) = value.as_f64()
+        && number.fract() == 0.0
+        && number.abs() <= LIMIT
+    {
+        *value = (number as i64).into();
+    }
+}
+
+/// What a decoder says, without the names of our types.
+fn in_words(message: &str) -> String {
+    if message.contains("untagged enum") {
+        return "it has none of the forms that this field takes".into();
+    }
+    let Some((what, expected)) = message.split_once("expected ") else { return message.into() };
+    let expected = match expected {
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number of 0 or more",
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
+        "f32" | "f64" => "a number",
+        "a sequence" => "a list",
+        "a map" => "an object",
+        _ if expected.starts_with("struct ") => "an object",
+        other => other,
+    };
+    let what = what.replace("floating point ", "number ").replace("sequence", "list");
+    format!("{}expected {expected}", what.replace("map", "object"))
 }
 
 #[cfg(test)]
@@ -146,6 +183,31 @@ mod tests {
         check(f.take::<Vec<String>>("stop").unwrap_err(), "stop[0]");
         check(f.take::<u32>("n").unwrap_err(), "n");
         check(f.number("t", 0.0..=2.0, 1.0).unwrap_err(), "t");
+    }
+
+    #[test]
+    fn whole_numbers_may_be_written_as_fractions() {
+        let mut f = fields(r#"{"a": 2.0, "b": [1.0, 2], "c": -3.0, "d": 0.5, "e": 1e300}"#);
+        assert_eq!(f.take::<u32>("a").unwrap(), Some(2));
+        assert_eq!(f.take::<Vec<u32>>("b").unwrap(), Some(vec![1, 2]));
+        assert_eq!(f.integer("c", -5..=5).unwrap(), Some(-3));
+        assert_eq!(f.take::<f64>("d").unwrap(), Some(0.5));
+        assert!(f.take::<u32>("e").is_err());
+        for (body, message) in [
+            (
+                r#"{"n": 1.5}"#,
+                "`n`: invalid type: number `1.5`, expected a whole number of 0 or more",
+            ),
+            (
+                r#"{"n": "1"}"#,
+                r#"`n`: invalid type: string "1", expected a whole number of 0 or more"#,
+            ),
+            (r#"{"n": [1]}"#, "`n`: invalid type: list, expected a whole number of 0 or more"),
+            (r#"{"n": {}}"#, "`n`: invalid type: object, expected a whole number of 0 or more"),
+        ] {
+            let error = fields(body).take::<u32>("n").unwrap_err();
+            assert_eq!(error.body()["error"]["message"], message);
+        }
     }
 
     #[test]

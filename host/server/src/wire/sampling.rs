@@ -417,7 +417,9 @@ fn logit_bias(fields: &mut Fields, vocab_size: u32) -> Result<Vec<TokenBias>, Ap
     map.into_iter()
         .map(|(key, value)| {
             let param = format!("logit_bias.{key}");
-            let token = key.parse::<u32>().ok().filter(|&t| t < vocab_size).ok_or_else(|| {
+            // One way to write each: two keys of one token would be two biases.
+            let id = key.parse::<u32>().ok().filter(|id| id.to_string() == key);
+            let token = id.filter(|&t| t < vocab_size).ok_or_else(|| {
                 let message = format!(
                     "`logit_bias` has the key `{key}`; keys are token ids below {vocab_size}"
                 );

@@ -54,7 +54,7 @@ fn response_format(fields: &mut Fields) -> Result<Option<Structured>, ApiError> 
     let Some(format) = fields.value("response_format") else { return Ok(None) };
     let spec = match format.get("type").and_then(Value::as_str) {
         Some("text") => return Ok(None),
-        Some("json_object") => GrammarSpec::JsonObject,
+        Some("json_object") => json_object(&format)?,
         Some("json_schema") => json_schema(&format)?,
         Some("structural_tag") => {
             GrammarSpec::StructuralTag(structural_tag(&format, "response_format")?)
@@ -68,6 +68,20 @@ fn response_format(fields: &mut Fields) -> Result<Option<Structured>, ApiError> 
         }
     };
     Ok(Some(Structured { spec, param: "response_format" }))
+}
+
+/// With a `schema`, as some servers have it, that holds.
+fn json_object(format: &Value) -> Result<GrammarSpec, ApiError> {
+    match format.get("schema") {
+        None | Some(Value::Null) => Ok(GrammarSpec::JsonObject),
+        Some(schema) if schema.is_object() || schema.is_boolean() => {
+            Ok(GrammarSpec::JsonSchema(schema.clone()))
+        }
+        Some(_) => {
+            let param = "response_format.schema";
+            Err(ApiError::invalid(param, format!("`{param}` must be a JSON schema")))
+        }
+    }
 }
 
 /// `strict` or not, the whole schema holds.
@@ -101,7 +115,12 @@ fn structured_outputs(fields: &mut Fields) -> Result<Option<Structured>, ApiErro
     let Value::Object(mut map) = value else {
         return Err(ApiError::invalid(PATH, "`structured_outputs` must be an object"));
     };
-    map.retain(|_, value| !value.is_null() && value != &Value::Bool(false));
+    map.retain(|_, value| !value.is_null());
+    // `false` asks for nothing where the other value is `true`.
+    let is_flag = |name: &str| name == "json_object" || OPTIONS.iter().any(|(of, _)| *of == name);
+    map.retain(|name, value| value != &Value::Bool(false) || !is_flag(name));
+    // There is no other way here to fall back to.
+    map.shift_remove("disable_fallback");
     for (name, hint) in OPTIONS {
         if map.contains_key(*name) {
             return Err(ApiError::unsupported(format!("{PATH}.{name}"), hint));
@@ -114,6 +133,16 @@ fn structured_outputs(fields: &mut Fields) -> Result<Option<Structured>, ApiErro
         return Err(ApiError::invalid(PATH, message));
     };
     let value = map.shift_remove(name).expect("it was found");
+    if let Some(unknown) = map.keys().next() {
+        let names: Vec<_> = KINDS.iter().map(|(name, _)| *name).collect();
+        let (param, names) = (format!("{PATH}.{unknown}"), names.join(", "));
+        let message = format!("`{param}` is not known; `{PATH}` has one of {names}");
+        return Err(ApiError::invalid(param, message));
+    }
+    if name == "json" && value == Value::Bool(false) {
+        let message = format!("`{param}` is `false`, which no output satisfies; send a schema");
+        return Err(ApiError::invalid(param, message));
+    }
     let spec = match name {
         "json" => GrammarSpec::JsonSchema(schema(value, param)?),
         "regex" => GrammarSpec::Regex(decode(param, value)?),
@@ -187,6 +216,15 @@ mod tests {
             (json!({"response_format": null, "structured_outputs": null}), None),
             (json!({"response_format": {"type": "json_object"}}), Some(GrammarSpec::JsonObject)),
             (
+                json!({"response_format": {"type": "json_object", "schema": {"type": "null"}}}),
+                Some(GrammarSpec::JsonSchema(json!({"type": "null"}))),
+            ),
+            (
+                json!({"structured_outputs": {"regex": "a", "disable_fallback": true,
+                    "disable_any_whitespace": false}}),
+                Some(GrammarSpec::Regex("a".into())),
+            ),
+            (
                 json!({"response_format": {"type": "json_schema", "json_schema":
                     {"name": "x", "strict": true, "schema": {"type": "null"}}}}),
                 Some(GrammarSpec::JsonSchema(json!({"type": "null"}))),
@@ -242,6 +280,10 @@ mod tests {
             (outputs(json!({"choice": "a"})), "structured_outputs.choice"),
             (outputs(json!({"choice": ["a", 1]})), "structured_outputs.choice[1]"),
             (outputs(json!({"json_object": 1})), "structured_outputs.json_object"),
+            (outputs(json!({"json": false})), "structured_outputs.json"),
+            (outputs(json!({"regex": false})), "structured_outputs.regex"),
+            (outputs(json!({"regex": "a", "foo": 1})), "structured_outputs.foo"),
+            (format(json!({"type": "json_object", "schema": 5})), "response_format.schema"),
             (
                 outputs(json!({"json": {}, "whitespace_pattern": " "})),
                 "structured_outputs.whitespace_pattern",

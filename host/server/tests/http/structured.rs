@@ -199,3 +199,38 @@ async fn what_cannot_be_enforced_is_refused() {
     let body = json!({"prompt": "x", "response_format": schema(json!({"not": {}}))});
     assert_eq!(server.post("/v1/completions", body).await.error_param(), "response_format");
 }
+
+#[tokio::test]
+async fn masks_that_contradict_the_constraint_are_the_clients() {
+    let server = Setup::says("hello").start();
+    let id = |text: &str| crate::rig::tokenizer().token_id(text).unwrap();
+    let ask = |regex: &str, masks: Value| {
+        let mut extra = json!({"structured_outputs": {"regex": regex}, "reasoning_parser": "none"});
+        for (key, value) in masks.as_object().unwrap() {
+            extra[key] = value.clone();
+        }
+        extra
+    };
+    let not_first = json!({"allowed_token_ids": [id("b"), id("c")]});
+    refused(&server, ask("a[bc]", not_first), "allowed_token_ids", "begin with").await;
+    refused(&server, ask("a[bc]", json!({"bad_words": ["a"]})), "bad_words", "begin with").await;
+    // Only later.
+    let answer = server.chat("x", ask("ab", json!({"allowed_token_ids": [id("a")]}))).await;
+    assert_eq!((answer.status.as_u16(), answer.error_param()), (400, Value::Null));
+    assert_eq!(answer.json()["error"]["type"], "invalid_request_error");
+    let fits = ask("a[bc]", json!({"allowed_token_ids": [id("a"), id("c")]}));
+    assert_eq!(ok(&server, "x", fits).await["message"]["content"], "ac");
+}
+
+#[tokio::test]
+async fn a_schema_beside_json_object_holds() {
+    let server = Setup::says("hello").start();
+    let format = json!({"type": "json_object", "schema": {"const": {"a": 1}}});
+    let extra = json!({"response_format": format, "reasoning_parser": "none"});
+    let choice = ok(&server, "x", extra).await;
+    let value: Value =
+        serde_json::from_str(choice["message"]["content"].as_str().unwrap()).unwrap();
+    assert_eq!(value, json!({"a": 1}));
+    let not = json!({"structured_outputs": {"grammar": "start: %json {\"not\": {}}"}});
+    refused(&server, not, "structured_outputs.grammar", "`not`").await;
+}
