@@ -295,13 +295,14 @@ fn outputs_end_with_their_grammar() {
     let choice = || Some(model.grammar(&GrammarSpec::Choice(vec!["the".into()])));
     let limits = |id, params| GenerateRequest { params, ..model.request(id, "x", choice()) };
     let greedy = params(0.0, 0, 50);
+    let first = model.tokenizer.token_id("t").unwrap();
     let requests = [
         limits(0, greedy.clone()),
         // Fields that forbid an end do not outlive the grammar.
         limits(1, SamplingParams { ignore_eos: true, ..greedy.clone() }),
         limits(2, SamplingParams { min_tokens: 40, ..greedy.clone() }),
-        // The grammar and another mask leave nothing: this one fails, alone.
-        limits(3, SamplingParams { allowed_token_ids: Some(vec![5]), ..greedy.clone() }),
+        // The grammar and another mask leave nothing behind the first: this one fails, alone.
+        limits(3, SamplingParams { allowed_token_ids: Some(vec![first]), ..greedy.clone() }),
         GenerateRequest { params: greedy, ..model.request(4, "x", None) },
     ];
     let (heard, _) = model.run(model.config(), &requests);
