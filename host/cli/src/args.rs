@@ -152,7 +152,7 @@ pub struct ModelArgs {
     /// Keep evicted KV blocks on, up to this size in GiB; in memory, or in `--kv-offload-dir`
     #[arg(long, value_name = "GIB", env = "TENON_KV_OFFLOADING_SIZE", value_parser = gibibytes)]
     pub kv_offloading_size: Option<f64>,
-    /// Directory of its own for evicted KV blocks; emptied at start and end
+    /// Directory of its own for evicted KV blocks: locked while in use, its blocks removed after
     #[arg(long, value_name = "DIR", env = "TENON_KV_OFFLOAD_DIR", requires = "kv_offloading_size")]
     pub kv_offload_dir: Option<PathBuf>,
     /// Which evicted blocks go when that is full
