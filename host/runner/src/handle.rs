@@ -181,9 +181,6 @@ impl RunnerHandle {
         self.config().check_request(request.prompt.len(), max_tokens, request.n)?;
         request.params.validate(self.vocab_size())?;
         request.params.check_masks(&self.config().eos_token_ids)?;
-        if let Some(grammar) = &request.grammar {
-            check_first(grammar, &request.params, self.vocab_size())?;
-        }
         request.prompt.iter().try_for_each(|&t| in_vocabulary("prompt", t, self.vocab_size()))
     }
 
@@ -200,37 +197,4 @@ impl RunnerHandle {
             _ => Ok(()),
         }
     }
-}
-
-/// Checks that a grammar lets an output begin with a token that the request's own masks leave.
-fn check_first(
-    grammar: &Grammar,
-    params: &SamplingParams,
-    vocab_size: u32,
-) -> Result<(), ParamError> {
-    let masked: Vec<u32> =
-        params.bad_words.iter().filter(|word| word.len() == 1).map(|word| word[0]).collect();
-    let param = match &params.allowed_token_ids {
-        Some(_) => "allowed_token_ids",
-        None if masked.is_empty() => return Ok(()),
-        None => "bad_words",
-    };
-    let mut logits = vec![0.0; vocab_size as usize];
-    // What a grammar costs too much for is said with its first step.
-    if grammar.start().mask(&mut logits).is_err() {
-        return Ok(());
-    }
-    let is_left = |token: u32| logits[token as usize] == 0.0 && !masked.contains(&token);
-    let has_first = match &params.allowed_token_ids {
-        Some(allowed) => allowed.iter().any(|&token| is_left(token)),
-        None => (0..vocab_size).any(is_left),
-    };
-    if has_first {
-        return Ok(());
-    }
-    let message = format!(
-        "{param} and the constraint on the output leave no token to begin with; let one of the \
-         tokens through that the constraint begins with, or drop one of the two"
-    );
-    Err(ParamError::new(param, message))
 }

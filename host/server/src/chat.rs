@@ -92,6 +92,7 @@ fn prepare(state: &ServerState, body: &[u8], tenant: Tenant) -> Result<Prepared,
     let params = request.sampling.bind_context(tokens.len(), context, None, "messages")?;
     let parser = parser_choice::bind(state, &request, &text)?;
     let grammar = structured::compile_chat(state, tenant, &request, parser.as_ref())?;
+    structured::check_first(state, grammar.as_ref(), &params)?;
     let prompt = PromptRequest { prompt: tokens.into(), params, grammar };
     Ok(Prepared { request, prompt, parser })
 }

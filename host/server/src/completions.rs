@@ -102,5 +102,9 @@ fn prepare(state: &ServerState, body: &[u8], tenant: Tenant) -> Result<Prepared,
         shown.push(ShownPrompt::new(tokens.clone(), echo, is_own));
         prompts.push(PromptRequest { prompt: tokens, params, grammar: grammar.clone() });
     }
+    // All prompts have the same masks.
+    if let Some(first) = prompts.first() {
+        structured::check_first(state, grammar.as_ref(), &first.params)?;
+    }
     Ok(Prepared { request, prompts, shown })
 }

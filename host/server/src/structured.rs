@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tenon_chat::choose;
 use tenon_chat::parser::{Channel, ModelInfo, ReasoningStyle, RequestInfo, ToolChoice};
 use tenon_chat::stream::ParserBinding;
-use tenon_engine::Tenant;
+use tenon_engine::{SamplingParams, Tenant};
 use tenon_grammar::{Grammar, GrammarError, GrammarSpec, Starts, Trigger, check_schema};
 
 use crate::error::ApiError;
@@ -22,6 +22,41 @@ pub(crate) fn compile(
 ) -> Result<Option<Grammar>, ApiError> {
     let Some(Structured { spec, param }) = asked else { return Ok(None) };
     grammar(state, tenant, spec, &Starts::AtOnce, param).map(Some)
+}
+
+/// Refuses masks of the request's own that leave no token which its grammar begins with. It takes
+/// as long as a step of the grammar: call it where waiting is allowed, too.
+pub(crate) fn check_first(
+    state: &ServerState,
+    grammar: Option<&Grammar>,
+    params: &SamplingParams,
+) -> Result<(), ApiError> {
+    let Some(grammar) = grammar else { return Ok(()) };
+    let masked: Vec<u32> =
+        params.bad_words.iter().filter(|word| word.len() == 1).map(|word| word[0]).collect();
+    let param = match &params.allowed_token_ids {
+        Some(_) => "allowed_token_ids",
+        None if masked.is_empty() => return Ok(()),
+        None => "bad_words",
+    };
+    let mut logits = vec![0.0; state.model.vocab_size as usize];
+    // What a grammar costs too much for is said with its first step.
+    if grammar.start().mask(&mut logits).is_err() {
+        return Ok(());
+    }
+    let is_left = |token: u32| logits.get(token as usize) == Some(&0.0) && !masked.contains(&token);
+    let has_first = match &params.allowed_token_ids {
+        Some(allowed) => allowed.iter().any(|&token| is_left(token)),
+        None => (0..state.model.vocab_size).any(is_left),
+    };
+    if has_first {
+        return Ok(());
+    }
+    let message = format!(
+        "`{param}` and the constraint on the output leave no token to begin with; let one of the \
+         tokens through that the constraint begins with, or drop one of the two"
+    );
+    Err(ApiError::invalid(param, message))
 }
 
 /// A chat answer, which `parser` reads.

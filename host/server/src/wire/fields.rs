@@ -156,8 +156,14 @@ fn in_words(message: &str) -> String {
         _ if expected.starts_with("struct ") => "an object",
         other => other,
     };
-    let what = what.replace("floating point ", "number ").replace("sequence", "list");
-    format!("{}expected {expected}", what.replace("map", "object"))
+    let mut what = what.to_owned();
+    // Only what the decoder says, not what it quotes.
+    for (of, word) in [("floating point", "number"), ("sequence", "list"), ("map", "object")] {
+        if let Some(rest) = what.strip_prefix(&format!("invalid type: {of}")) {
+            what = format!("invalid type: {word}{rest}");
+        }
+    }
+    format!("{what}expected {expected}")
 }
 
 #[cfg(test)]
@@ -201,6 +207,10 @@ mod tests {
             (
                 r#"{"n": "1"}"#,
                 r#"`n`: invalid type: string "1", expected a whole number of 0 or more"#,
+            ),
+            (
+                r#"{"n": "my map"}"#,
+                r#"`n`: invalid type: string "my map", expected a whole number of 0 or more"#,
             ),
             (r#"{"n": [1]}"#, "`n`: invalid type: list, expected a whole number of 0 or more"),
             (r#"{"n": {}}"#, "`n`: invalid type: object, expected a whole number of 0 or more"),
